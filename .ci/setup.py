@@ -89,11 +89,11 @@ def check_python() -> None:
 
 def wants_cuda() -> bool:
     """True if this machine wants the CUDA build: an NVIDIA driver is loaded, or nvidia-smi lists a GPU."""
-    asked = os.environ.get("DESK_RAG_TORCH", "")
-    if asked not in ("", "cpu", "cuda"):
-        raise SetupError(f"DESK_RAG_TORCH is '{asked}'; it may be 'cpu' or 'cuda'.")
-    if asked:
-        return asked == "cuda"
+    choice = os.environ.get("DESK_RAG_TORCH", "")
+    if choice not in ("", "cpu", "cuda"):
+        raise SetupError(f"DESK_RAG_TORCH is '{choice}'; it may be 'cpu' or 'cuda'.")
+    if choice:
+        return choice == "cuda"
     if Path("/proc/driver/nvidia/version").exists():
         return True
     tool = shutil.which("nvidia-smi")
@@ -160,8 +160,8 @@ def install(*, gpu: bool, dev: bool) -> None:
 def make_venv() -> None:
     """Create `.venv`, also where there is one whose Python does not run or is another version."""
     if venv_python().exists():
-        told = ask("import sys, pip; print(*sys.version_info[:2])")
-        if told == [str(part) for part in sys.version_info[:2]]:
+        version = ask("import sys, pip; print(*sys.version_info[:2])")
+        if version == [str(part) for part in sys.version_info[:2]]:
             return
     step("creating an environment")
     try:
@@ -175,10 +175,10 @@ def make_venv() -> None:
 
 def install_torch(gpu: bool) -> None:
     """Install torch unless a fitting one is there. Raises SetupError when no choice can be had."""
-    told = ask("import torch; print(torch.__version__.split('+')[0], bool(torch.version.cuda))")
-    if told == [TORCH, "True"] or (told == [TORCH, "False"] and not gpu):
+    installed = ask("import torch; print(torch.__version__.split('+')[0], bool(torch.version.cuda))")
+    if installed == [TORCH, "True"] or (installed == [TORCH, "False"] and not gpu):
         return
-    if told:  # '==' would count the other build of the same version as installed already
+    if installed:  # '==' would count the other build of the same version as installed already
         subprocess.run([str(venv_python()), "-m", "pip", "uninstall", "-y", "-q", "torch"], check=False)
     size = "CUDA build, some 3 GB with its packages" if gpu else "CPU build, some 200 MB"
     step(f"installing torch ({size})")

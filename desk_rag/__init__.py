@@ -4,6 +4,13 @@ import os
 
 __version__ = "0.1.0"
 
+# Beside other programs, threads that wait for each other at the end of every small product cost more than they gain.
+# torch's (libgomp) spin for milliseconds while another program keeps one of them off its core, and embedding became
+# eight times slower; numpy's (OpenBLAS) made a search take a second instead of 0.05 s. Read when torch and numpy load.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # `desk_rag/indexer` and `desk_rag/tui` are folders in a wheel, and links to the folders at the top of the repository in
 # a checkout. A source archive, or git on Windows, may lack the links: the two are then imported from the top.
 _folder = __path__[0]

@@ -119,7 +119,7 @@ class ModelSettings(_Section):
     rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
     """Cache variants per chunk, for models that were not fine-tuned: [0, 1, 3] stores three (recompute guide)."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
-    """CPU threads for the model; 0 takes the physical cores less one."""
+    """CPU threads for the model; 0 takes OMP_NUM_THREADS, or the physical cores less one."""
     allow_download: bool = False
     """Fetch a missing model from the Hugging Face hub, as --download does; otherwise no connection is opened."""
 
@@ -339,7 +339,7 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{'.'.join(where)}'{_hint(tuple(where))}")
         else:
             wrong.setdefault(".".join(_setting(where)), []).append(_plainly(problem))
-    lines += [f"'{setting}': {'; '.join(said)}" for setting, said in wrong.items()]
+    lines += [f"'{setting}': {'; '.join(reasons)}" for setting, reasons in wrong.items()]
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
 

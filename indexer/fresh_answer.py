@@ -22,7 +22,7 @@ from desk_rag.answering.events import (
     FirstToken,
     Stage,
 )
-from desk_rag.ingest import freshness
+from desk_rag.ingest import contents, freshness
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.pipeline import embed_pending
 from desk_rag.model.prompt import NO_ANSWER
@@ -49,7 +49,8 @@ def ask(
 ) -> Iterator[AnswerEvent]:
     """Yield FilesWaiting while files are being read, then the events of `asking.ask`.
 
-    Raises `scope.UnknownName` before its first event other than FilesWaiting.
+    Raises `scope.UnknownName`, or DeskRagError if nothing could be read, before its first event other than
+    FilesWaiting.
 
     Args:
         stop: ends the waiting, and the answer between two tokens.
@@ -58,20 +59,31 @@ def ask(
         hints: paths that are known to have changed.
     """
     began, under = time.perf_counter(), request.limit or request.under
-    backlog = _read_small(
-        engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop
-    )
+    backlog = _read_small(engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop)
     looked = time.perf_counter() - began
     is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
     moved_at, unread = time.monotonic(), len(backlog.new)
-    while backlog.new and wait() and is_reading() and not stop() and time.monotonic() < moved_at + _STILL_SECONDS:
+    while (
+        _lacks_files(backlog)
+        and wait()
+        and is_reading()
+        and not stop()
+        and time.monotonic() < moved_at + _STILL_SECONDS
+    ):
         yield FilesWaiting(backlog)
         time.sleep(_EVERY)
         backlog = freshness.look(engine.store, under, engine.settings.index)
         if len(backlog.new) != unread:
             moved_at, unread = time.monotonic(), len(backlog.new)
+    if not backlog.files and backlog.complete:
+        contents.check_not_empty(engine.store, under, contents.ASK_REMEDY)
     events = asking.ask(engine, request, stop)
     yield from _amended(events, backlog, Stage("look", looked))
+
+
+def _lacks_files(backlog: Backlog) -> bool:
+    """Return whether files were never read, or none was and the look has not come to any."""
+    return bool(backlog.new) or not (backlog.read or backlog.complete)
 
 
 def _read_small(engine: AnswerEngine, backlog: Backlog, stop: Callable[[], bool]) -> Backlog:
@@ -90,11 +102,11 @@ def _read_small(engine: AnswerEngine, backlog: Backlog, stop: Callable[[], bool]
 def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> Iterator[AnswerEvent]:
     """Add the time of the look and what the index lacked to the events of an answer."""
     refusal = NO_ANSWER if not backlog.share else f"{NO_ANSWER.removesuffix('.')} read so far ({backlog.share})."
-    held, any_text = "", False  # `held` is the beginning of what may become a refusal
+    refusal_begin, any_text = "", False  # `held` is the beginning of what may become a refusal
     for event in events:
         match event:
-            case AnswerText(text=text) if refusal != NO_ANSWER and NO_ANSWER.startswith(held + text):
-                held += text
+            case AnswerText(text=text) if refusal != NO_ANSWER and NO_ANSWER.startswith(refusal_begin + text):
+                refusal_begin += text
                 continue
             case AnswerText():
                 any_text = True
@@ -102,11 +114,11 @@ def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> It
                 event = FirstToken(replace(timings, stages=(look, *timings.stages)))
             case Finished(answer=answer):
                 event = Finished(_with_backlog(answer, backlog, look, refusal))
-                if not (held or any_text or answer.citations or answer.stopped):
+                if not (refusal_begin or any_text or answer.citations or answer.stopped):
                     yield AnswerText(event.answer.text)  # nothing was retrieved, so that no model was run
-        if held:
-            yield AnswerText(refusal if held == NO_ANSWER else held)
-            held, any_text = "", True
+        if refusal_begin:
+            yield AnswerText(refusal if refusal_begin == NO_ANSWER else refusal_begin)
+            refusal_begin, any_text = "", True
         yield event
 
 

@@ -74,6 +74,11 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
     return MissingWork(vectors, kv, tokens, no_room=full and not kv)
 
 
+def kept_embedder(settings: Settings) -> str | None:
+    """Return the name of the embedder's vectors under these settings; None if it is not known without loading it."""
+    return next(iter(_kept(settings, _EMBEDDER)), None)
+
+
 def keep_embedder(settings: Settings, fingerprint: str) -> None:
     """Remember the name of the embedder's vectors under these settings."""
     _keep(settings, _EMBEDDER, [fingerprint])

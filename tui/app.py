@@ -150,6 +150,9 @@ class DeskRagApp(PanelHost):
     def start_backend(self) -> None:
         """Load everything heavy, then keep the status bar true until the app ends."""
         try:
+            if (borrowed := self.backend.borrow()) is not None:
+                self._tell(m.BackendReady(borrowed))
+                self._look_at_status()
             started = self.backend.start(self._report, self._listen)
         except Exception as error:
             _LOG.exception("the backend did not start")
@@ -186,8 +189,6 @@ class DeskRagApp(PanelHost):
     def _asked(self, message: m.AnswerWanted | m.ComparisonWanted) -> None:
         self._stop.clear()
         self._in_haste.clear()
-        if isinstance(message, m.AnswerWanted) and message.at_once:
-            self._in_haste.set()
         self._long_work.asked()
         self.ask_backend(message)
 

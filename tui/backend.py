@@ -39,15 +39,6 @@ class Freshness(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Number of files that can be found while the first look at the folders goes on."""
-
-    read: int
-    total: int
-    """0 while the folders are still being looked through."""
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """One look at the index: what the status bar shows."""
 
@@ -77,8 +68,8 @@ class Status:
     """Until the first of them go."""
     writer: int = 0
     """Process id of who indexes when it is not this process; 0 otherwise."""
-    reading: Reading | None = None
-    """None once every file has been looked at since the start, and its words can be found."""
+    is_reading: bool = False
+    """Whether the folders are being looked through or files are being read, or will be within seconds."""
     disk_full: str = ""
     """What the disk has no room for; empty if nothing is missing for that reason."""
 
@@ -103,6 +94,9 @@ class Backend(Protocol):
     @property
     def session(self) -> Session:
         """Settings, folders and store, for the screens beside the chat; usable before `start`."""
+
+    def borrow(self) -> Started | None:
+        """Answer through a process that has the models loaded until `start` has ended; None if there is none."""
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
@@ -134,7 +128,7 @@ class Backend(Protocol):
         """Return what has happened to the file of a saved source since."""
 
     def backlog(self) -> Backlog:
-        """Return the files that were not read yet; once there are none, an answer that lacked some can be renewed."""
+        """Return the files that were not read yet; once those are that an answer lacked, it can be renewed."""
 
     def prefetch(self, question: str) -> None:
         """Get ready for `question`, which is likely to be asked next; it may also never be."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +19,16 @@ from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
-from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
-from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.ingest.events import IndexEvent
+from desk_rag.tui.backend import Started, Status
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.index_state import status_of
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.turns.first_look import FirstLook, room_missing
+from desk_rag.tui.turns.other_process import OtherProcess
 
 if TYPE_CHECKING:
+    from desk_rag.answering.conversation.asking import Request
     from desk_rag.answering.conversation.saved import Change
     from desk_rag.answering.conversation.scope import Names
     from desk_rag.answering.engine import AnswerEngine
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from desk_rag.ingest.freshness import Backlog
     from desk_rag.store.chats.records import SavedSource
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity, Counts
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +44,8 @@ _SOON = 20.0
 """Seconds that a writer may take to start; without activity after that, nobody is watching."""
 _HALT_SECONDS = 10.0
 """Seconds to wait for the indexing to stop before it begins with other settings."""
+_LOOK_SECONDS = 0.1
+_EMBEDDED = "embedded reader"
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
 
@@ -60,13 +61,31 @@ class LiveBackend:
         self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
         self.keeper = Keeper(session.settings.data_dir, save=session.settings.chats.save)
-        self._first_look = FirstLook()
+        self._other: OtherProcess | None = None
+        """Answers until the engine is there."""
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
+    def borrow(self) -> Started | None:
+        """Answer through the process that watches, if it has the same settings. Raises StoreError."""
+        other, name = OtherProcess.of(self.session.settings), self.session.settings.model.name
+        if other is None or self.session.store() is None:
+            return None
+        self._other, self._started_at = other, time.monotonic()
+        title = _EMBEDDED if name == "embedded" else Path(name).name
+        return Started(title, f"process {other.pid} answers while this one loads", markdown=name != "embedded")
+
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
+        try:
+            return self._start(report, listen)
+        finally:
+            self._other = None
+
+    def _start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         self._listen = listen
+        while self._other is not None and not self._other.rests and not self._stopping.wait(_LOOK_SECONDS):
+            pass  # loading holds Python's lock, and would slow down what the other process answers
         report("checking the model")
         self._check_model()
         report("loading the libraries")
@@ -90,7 +109,7 @@ class LiveBackend:
             takeover.start()
         self.session.attach(self)
         prompt, spec = engine.model.prompt, engine.model.spec
-        title = "embedded reader" if self.session.settings.model.name == "embedded" else spec.name
+        title = _EMBEDDED if self.session.settings.model.name == "embedded" else spec.name
         title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
         return Started(title, _device(engine), prompt.writes, engine.store.notices)
 
@@ -110,19 +129,37 @@ class LiveBackend:
         """
         from desk_rag.answering.conversation.asking import Request
         from desk_rag.answering.conversation.plain_search import is_search, search
+
+        if is_search(question):
+            return search(self.store, question, self.session.folders)
+        request = Request(question, tuple(earlier), self.session.folders, mode=mode)
+        other = self._other if self._engine is None else None
+        if other is None:
+            events = self._asked(request, stop, wait)
+        else:
+            events = self._asked_elsewhere(other, request, stop, wait)
+        return events if turn is None else self._saving(events, turn)
+
+    def _asked(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        if is_search(question):
-            return search(engine.store, question, self.session.folders)
-        request = Request(question, tuple(earlier), self.session.folders, mode=mode)
-        if service is None:
-            events = fresh_answer.ask(engine, request, stop, wait=wait)
-        else:
-            events = fresh_answer.ask(
-                engine, request, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
-            )
-        return events if turn is None else self._saving(events, turn)
+        hints = service.changed_files() if service is not None else ()
+        return fresh_answer.ask(engine, request, stop, wait=wait, is_reading=self._is_reading, hints=hints)
+
+    def _asked_elsewhere(
+        self, other: OtherProcess, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]
+    ) -> Iterator[AnswerEvent]:
+        """Let the other process answer; if it has ended, answer here once that is possible."""
+        from desk_rag.indexer.resident.protocol import NoResident
+
+        try:
+            yield from other.ask(request, stop, wait)
+        except NoResident:
+            other.end()
+            while self._other is not None and not stop():
+                time.sleep(_LOOK_SECONDS)
+            yield from self._asked(request, stop, wait)
 
     def _saving(self, events: Iterator[AnswerEvent], turn: int) -> Iterator[AnswerEvent]:
         for event in events:
@@ -134,83 +171,57 @@ class LiveBackend:
         """Return the indexed folders and files below the chosen folders."""
         from desk_rag.answering.conversation.scope import Names, indexed_files
 
-        return Names(indexed_files(self._ready().store), self.session.folders)
+        return Names(indexed_files(self.store), self.session.folders)
 
     def change_of(self, source: SavedSource) -> Change:
         """Compare a saved source with the index."""
         from desk_rag.answering.conversation.saved import change_of
 
-        return change_of(source, self._ready().store.document)
+        return change_of(source, self.store.document)
 
     def backlog(self) -> Backlog:
         """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
         from desk_rag.ingest import freshness
 
         hints = self._service.changed_files() if self._service is not None else ()
-        return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
+        return freshness.look(self.store, self.session.folders, self.session.settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
-        self._ready().prefetch(question, under=self.session.folders)
+        if self._engine is not None:
+            self._engine.prefetch(question, under=self.session.folders)
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
-        from desk_rag.ingest.deletions import missing_files
-        from desk_rag.store.presence import absent_folders
+        from desk_rag.indexer import names
 
-        engine = self._ready()
-        store = engine.store
-        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
-        activity = store.activity()
-        paused = _left(store.pause_requested())
-        freshness, stage = self._freshness(activity, paused)
-        absent = [folder.path for folder in absent_folders(store) if self._is_chosen(folder.path)]
-        missing = [
-            folder
-            for folder in missing_files(store, self.session.settings.index.deletion_grace_hours)
-            if folder.waiting and self._is_chosen(folder.root)
-        ]
-        return Status(
-            freshness=freshness,
-            files=counts.files,
-            failed=counts.failed,
-            chunks=counts.chunks,
-            with_vectors=counts.with_vectors,
-            warm=counts.warm,
-            kv_bytes=counts.kv_bytes,
-            budget_bytes=counts.budget_bytes,
-            stage=stage,
-            done=activity.done if activity else 0,
-            total=activity.total if activity else 0,
-            eta_seconds=activity.eta_seconds if activity else None,
-            waiting=_reason(activity),
-            paused_seconds=None if paused == math.inf else paused,
-            absent=tuple(absent),
-            missing=sum(folder.waiting for folder in missing),
-            missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
-            writer=0 if self._service is not None or activity is None else activity.pid,
-            reading=self._reading(counts, activity),
-            disk_full=store.kv_away or room_missing(counts, self.session.settings.store.budget_gib),
+        engine, store = self._engine, self.store
+        if engine is not None:
+            counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
+        else:
+            embedder = names.kept_embedder(self.session.settings)
+            counts = store.counts(store.fullest_namespace(), embedder, self.session.folders)  # type: ignore[arg-type]
+        return status_of(
+            store,
+            counts,
+            self.session,
+            indexes=self._service is not None,
+            is_reading=self._is_reading(),
+            is_young=self._is_young(),
         )
 
-    def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
-        """Progress of the first look at the folders; in another process, as far as its activity says."""
-        look = self._first_look
-        if self._service is None:
-            look = FirstLook()
-            if activity is not None and activity.waiting != "stopped":
-                look.take(StageProgress(activity.stage, activity.done, activity.total, "files", 0.0, None))
-                if activity.stage is IndexStage.SCAN and not activity.total and not activity.waiting:
-                    return None
-            elif not self._is_young():
-                return None
-        elif not self._service.folders:
-            return None
-        return look.reading(counts.files + counts.failed)
+    def _is_reading(self) -> bool:
+        """Return whether this or another process reads files; one that has just started has not said so yet."""
+        from desk_rag.ingest import freshness
+
+        service, store = self._service, self.store
+        if service is not None:
+            return bool(service.folders) and service.is_reading()
+        return freshness.is_reading(store) or (self._is_young() and store.activity() is None)
 
     def document(self, path: Path) -> Sequence[Chunk]:
         """Return all chunks of one document in order."""
-        return [passage.chunk for passage in self._ready().store.passages_of(path)]
+        return [passage.chunk for passage in self.store.passages_of(path)]
 
     def pause(self, seconds: float | None) -> None:
         """Pause the indexing of whichever process is the writer."""
@@ -218,14 +229,14 @@ class LiveBackend:
         if self._service is not None:
             self._service.pause(until)
         else:
-            self._ready().store.request_pause(until)
+            self.store.request_pause(until)
 
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
         from desk_rag.store.catalog.deletion_rows import Decision
 
         decision = Decision.KEPT if keep else Decision.CONFIRMED
-        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
+        return sum(self.store.deletions.decide(folder, decision) for folder in self.session.folders)
 
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
@@ -255,8 +266,9 @@ class LiveBackend:
 
     @property
     def store(self) -> Store:
-        """The store of the engine."""
-        return self._ready().store
+        """The store of the engine, or a reader's while another process answers."""
+        reader = self.session.store() if self._engine is None and self._other is not None else None
+        return self._ready().store if reader is None else reader
 
     @property
     def namespace(self) -> str:
@@ -287,11 +299,6 @@ class LiveBackend:
                 self.session.settings, self.session.folders = settings, tuple(folders)
                 self._begin_indexing(self._ready(), self._listen)
 
-    def _is_chosen(self, path: Path) -> bool:
-        return not self.session.folders or any(
-            path == folder or folder in path.parents for folder in self.session.folders
-        )
-
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
         from desk_rag.indexer.resident.answers import Resident
@@ -299,9 +306,7 @@ class LiveBackend:
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
-        self._first_look = FirstLook()
         service = Service(parts_of(engine), self.session.folders, self.session.settings)
-        service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service
@@ -359,31 +364,6 @@ class LiveBackend:
     def _is_young(self) -> bool:
         """Return whether the start is so recent that a writer may not have said anything yet."""
         return time.monotonic() - self._started_at < _SOON
-
-    def _freshness(self, activity: Activity | None, paused: float | None) -> tuple[Freshness, IndexStage | None]:
-        if paused is not None:
-            return Freshness.PAUSED, None
-        if self._service is not None and (activity is None or activity.pid != os.getpid()):
-            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
-        if activity is None or activity.waiting == "stopped":
-            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
-        if activity.stage is IndexStage.SCAN and not activity.done and not activity.total and not activity.waiting:
-            return Freshness.WATCHING, None
-        return Freshness.INDEXING, activity.stage
-
-
-def _left(until: float | None) -> float | None:
-    """Seconds a pause still lasts; None when there is none (any more)."""
-    if until is None:
-        return None
-    left = until - time.time()
-    return left if left > 0 or math.isinf(left) else None
-
-
-def _reason(activity: Activity | None) -> str:
-    """Return why the writer waits, without measured values: they change every second. '' for our own answers."""
-    reason = activity.waiting if activity else ""
-    return "" if reason == "an answer is being made" else reason.partition(" (")[0]
 
 
 def _device(engine: AnswerEngine) -> str:

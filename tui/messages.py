@@ -58,8 +58,6 @@ class AnswerWanted(Message):
 
     turn: int
     question: str
-    at_once: bool = False
-    """True to answer from the files that have been read so far."""
     earlier: tuple[Turn, ...] = ()
     """Turns above it, which it may lean on."""
 
@@ -226,6 +224,13 @@ class AnswerOver(Message):
     """Always the last message of a turn, however it ended."""
 
     turn: int
+
+
+@dataclass
+class BacklogCame(Message):
+    """Files that are not read yet."""
+
+    new: frozenset[Path]
 
 
 @dataclass

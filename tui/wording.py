@@ -14,7 +14,7 @@ from textual.content import Content
 from desk_rag.answering.events import Answer, Source
 from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
 from desk_rag.sanitize import clean, clean_name
-from desk_rag.tui.backend import Reading, Status
+from desk_rag.tui.backend import Status
 
 MOST_CHARS = 20_000
 """Longest run of untrusted text in one widget: a megabyte without a space would take seconds to wrap."""
@@ -99,13 +99,6 @@ def notice(status: Status) -> str:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
         return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
     return ""
-
-
-def read_so_far(reading: Reading) -> str:
-    """Return 'from 18 of 40 files', or how far the first look at the folders has come."""
-    if reading.total:
-        return f"from {reading.read:,} of {count(reading.total, 'file')}"
-    return f"from {count(reading.read, 'file')}, before the folders were looked through"
 
 
 def count(number: int, noun: str) -> str:

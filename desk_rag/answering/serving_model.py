@@ -100,6 +100,29 @@ def stored_gates(data_dir: Path) -> list[StoredGate]:
     return [record.gate for record in records if record is not None]
 
 
+def why_not_of(serving: ServingModel, data_dir: Path) -> str:
+    """Return why chunk KV of another data directory cannot serve this model, as a sentence; "" if it can."""
+    model = serving.model
+    plain = identify(model.spec, model.prompt.prefix_ids, QuantScheme.uniform(model.spec.num_layers))
+    record = _read(data_dir / "models" / f"{plain.namespace()}.safetensors")
+    if record is None:
+        others = ", ".join(sorted({f"'{gate.model}'" for gate in stored_gates(data_dir)})) or "an unknown model"
+        return (
+            f"Its caches were made by {others}; the model here is '{model.spec.name}', or differs from one of that name"
+            " in weights, adapter, quantisation or prompt."
+        )
+    if record.gate.gate.scheme != serving.scheme:
+        return f"Its caches are coded as {record.gate.gate.scheme.label}, those of this machine {serving.scheme.label}."
+    if drifted(record.probe, probe_kv(model, serving.prefix)):
+        return f"The machine that made them computes other numbers with '{model.spec.name}' than this one."
+    if record.gate.namespace != serving.namespace:
+        return (
+            f"The results of '{model.spec.name}' changed {record.gate.drift_epoch} times on the machine that made them"
+            f" and {serving.drift_epoch} times on this one, so that their caches have other names."
+        )
+    return ""
+
+
 def _with_namespace(
     model: LanguageModel, gate: GateReport, key_error: float, layout: Layout, previous: _Record | None
 ) -> StoredGate:

@@ -289,7 +289,7 @@ def _plot(path: Path, content: dict[str, object]) -> None:
         assert isinstance(modes, dict) and isinstance(context, int)
         for name, times in modes.items():
             points.setdefault(name, []).append((float(context), times["wall_ms"][2]))
-    lines = [plot.Line(name, tuple(found)) for name, found in points.items()]
+    lines = [plot.Line(name, tuple(values)) for name, values in points.items()]
     title = f"Time to first token, {shape} shape, {report.machine()}"
     plot.write(path, lines, title=title, x_name="tokens of context", y_name="ms")
 

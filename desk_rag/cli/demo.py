@@ -162,10 +162,10 @@ def _right(answer: Answer, question: Question, base: Path) -> bool:
     """Return True if an accepted wording is in the answer or its quotes; without any, if nothing was found."""
     if not question.answers:
         return not answer.found
-    said = _plain(" ".join([answer.text, *(citation.quote for citation in answer.citations)]))
+    output = _plain(" ".join([answer.text, *(citation.quote for citation in answer.citations)]))
     quoted = {citation.path for citation in answer.citations}
     complete = len(question.files) == 1 or all(base / file in quoted for file in question.files)
-    return answer.found and complete and any(_plain(wording) in said for wording in question.answers)
+    return answer.found and complete and any(_plain(wording) in output for wording in question.answers)
 
 
 def _plain(text: str) -> str:

@@ -21,7 +21,7 @@ TOPICS = {
     "asking": "follow-up questions, '@' names of folders and files, saved chats",
     "keys": "the keys of the UI, and how to change them",
     "files": "which files are read, which are left out, and how to change that",
-    "background": "watching folders, answering sooner, starting at login, pausing, notices",
+    "background": "watching folders, answering sooner, starting at login, pausing, caches from another machine",
     "settings": "every setting with its default and its limits",
     "models": "using a larger model: which ones, GPU memory, disk space, downloads",
     "how-it-works": "what is stored, how an answer is made, and the words used for it",

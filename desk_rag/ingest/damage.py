@@ -79,10 +79,10 @@ def gaps(store: Store, under: Sequence[Path]) -> list[Gap]:
 def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
     """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
     known = gaps(store, under)
-    said = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
+    sentences = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
     if store.is_lost:
-        said.append(_sentence(catalog_lost(store.root)))
-    return (*said, *(f"{gap.sentence}: {gap.remedy}" for gap in known))
+        sentences.append(_sentence(catalog_lost(store.root)))
+    return (*sentences, *(f"{gap.sentence}: {gap.remedy}" for gap in known))
 
 
 def _sentence(error: StoreError) -> str:

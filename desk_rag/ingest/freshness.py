@@ -83,8 +83,8 @@ class Backlog:
             count = len(self.changed)
             names = ", ".join(shown_path(path) for path in self.changed[:_MOST_NAMES])
             names += f" and {count - _MOST_NAMES:,} more" if count > _MOST_NAMES else ""
-            said = "1 file changed since it was" if count == 1 else f"{count:,} files changed since they were"
-            sentences.append(f"{said} read: {names}")
+            beginning = "1 file changed since it was" if count == 1 else f"{count:,} files changed since they were"
+            sentences.append(f"{beginning} read: {names}")
         return tuple(sentences)
 
     def report(self) -> dict[str, object]:

@@ -190,11 +190,11 @@ class _FolderSync:
 
     def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
         meter, shown, seen, known = ProgressRate(), time.monotonic(), 0, len(self._rows)
-        for found in walking.walk(self._root, self._settings, self._stop):
+        for entry in walking.walk(self._root, self._settings, self._stop):
             if self._stop():
                 return
             seen += 1
-            event = self._compare_one(found, defer)
+            event = self._compare_one(entry, defer)
             if event is not None:
                 yield event
             if time.monotonic() - shown >= _SCAN_EVERY:
@@ -223,19 +223,19 @@ class _FolderSync:
         # Newest first: people ask about what they are working on.
         if self._changed:
             self._store.begin_run(self._root)
-        self._changed.sort(key=lambda found: found.mtime_ns, reverse=True)
-        rows = {found.path: self._rows.pop(found.path, None) for found in self._changed}
+        self._changed.sort(key=lambda entry: entry.mtime_ns, reverse=True)
+        rows = {entry.path: self._rows.pop(entry.path, None) for entry in self._changed}
         gone: dict[str, list[DocumentRow]] = {}
         for row in self._rows.values():
             if row.state is FileState.INDEXED and row.digest:
                 gone.setdefault(row.digest, []).append(row)
         meter = ProgressRate()
-        for done, found in enumerate(self._changed, 1):
+        for done, entry in enumerate(self._changed, 1):
             if self._stop():
                 return
             try:
                 event = self._reader.bring_up_to_date(
-                    found, rows.pop(found.path), lambda digest: _take_gone(gone, digest)
+                    entry, rows.pop(entry.path), lambda digest: _take_gone(gone, digest)
                 )
             except Cancelled:
                 return

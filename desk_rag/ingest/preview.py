@@ -242,12 +242,12 @@ class FolderPreview:
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
-        said = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read ({self.kinds_line})"
+        summary = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read ({self.kinds_line})"
         if self.left_out_total:
-            said += f"; {least}{self.left_out_total:,} left out ({self.left_out_line})"
+            summary += f"; {least}{self.left_out_total:,} left out ({self.left_out_line})"
         if self.unreadable:
-            said += f"; {self.unreadable:,} may not be opened"
-        return said + "."
+            summary += f"; {self.unreadable:,} may not be opened"
+        return summary + "."
 
 
 def preview(

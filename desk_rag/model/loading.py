@@ -61,7 +61,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     _stay_offline()
     device = pick_device(settings)
     if device.type == "cpu":
-        torch.set_num_threads(settings.threads or _default_threads())
+        _set_threads(settings)
     if settings.name == "embedded" and pack and device.type == "cpu" and not settings.adapter:
         return _load_embedded(directory, settings)
     quiet_libraries()
@@ -294,11 +294,14 @@ def _bitsandbytes(kind: str) -> Any:
     )
 
 
-def _default_threads() -> int:
+def _set_threads(settings: ModelSettings) -> None:
+    """Leave a core to other programs, unless the settings or OMP_NUM_THREADS say how many threads to use."""
     import psutil
 
-    # With another program on the last core, spinning OpenMP threads make torch several times slower.
-    return max(1, (psutil.cpu_count(logical=False) or 2) - 1)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (psutil.cpu_count(logical=False) or 2) - 1))
 
 
 def _stay_offline() -> None:

@@ -23,6 +23,7 @@ from desk_rag.cli import main as cli
 from desk_rag.config import Settings
 from desk_rag.documents import formats
 from desk_rag.errors import EXIT_CODES, ConfigError, DeskRagError
+from desk_rag.ingest.transfer import Copied
 from desk_rag.model.gguf.config import architectures
 from desk_rag.store.types import Activity, PurgeReport, VerifyReport
 from tests.cli import guide_tables
@@ -83,7 +84,7 @@ def test_every_benchmark_and_architecture_of_gguf_is_listed() -> None:
 
 
 def test_json_guide_names_the_keys_of_the_reports() -> None:
-    for report in (Activity, PurgeReport, VerifyReport):
+    for report in (Activity, Copied, PurgeReport, VerifyReport):
         for key in report.__dataclass_fields__:
             assert f"`{key}`" in GUIDES["json"], f"{report.__name__}.{key}"
 

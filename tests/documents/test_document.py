@@ -247,12 +247,22 @@ def test_pdf_pages_headings_and_hyphens() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("locked.pdf", "password"), ("no_text.pdf", "no text layer"), ("truncated.pdf", "cannot be opened|can be opened")],
-)
+    [
+        ("locked.pdf", "locked with a password"), ("aes128_locked.pdf", "locked with a password"),
+        ("aes256_locked.pdf", "locked with a password"), ("no_text.pdf", "no text layer"),
+        ("truncated.pdf", "cannot be opened|can be opened"),
+    ],
+)  # fmt: skip
 def test_pdf_that_cannot_be_read(name: str, words: str) -> None:
     with pytest.raises(BrokenDocument, match=words) as caught:
         parse(FILES / name, SETTINGS)
     assert name in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["aes128.pdf", "aes256.pdf"])
+def test_pdf_encrypted_without_a_password_for_reading(name: str) -> None:
+    assert b"/AESV" in (FILES / name).read_bytes()
+    assert texts(parse(FILES / name, SETTINGS)) == ["The harbour gate opens with the code 5926."]
 
 
 @pytest.mark.parametrize(

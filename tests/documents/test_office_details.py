@@ -15,6 +15,7 @@ from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject
 
 from desk_rag.documents.parsers.office import pdf, word
 from desk_rag.errors import BrokenDocument
+from tests.files.pdf_pages import pdf_of
 
 W = nsdecls("w")
 
@@ -138,6 +139,20 @@ def test_notes_and_form_fields_of_a_pdf_are_read_with_their_page(owner_password:
     assert [(block.text, block.page) for block in blocks] == [
         ("Note: Ask about the deposit: 1,700 crowns", 1), ("Note: Approved by Mira Holt", 1), ("Tenant: Jörg Lind", 1)
     ]  # fmt: skip
+
+
+def test_a_damaged_pdf_encrypted_without_a_password_for_reading_is_read() -> None:
+    page = pdf_of([(60, 780, 12, "The oven is serviced in March.")])
+    for password, words in (("", "The oven is serviced in March."), ("heron", "")):
+        writer, stream = pypdf.PdfWriter(clone_from=io.BytesIO(page)), io.BytesIO()
+        writer.encrypt(password, "owner", algorithm="RC4-128")
+        writer.write(stream)
+        damaged = stream.getvalue().replace(b"%PDF-", b"%ODD-")  # PDFium does not open it
+        if words:
+            assert [block.text for block in pdf.parse(damaged).blocks] == [words]
+        else:
+            with pytest.raises(BrokenDocument, match="locked with a password"):
+                pdf.parse(damaged)
 
 
 def test_a_pdf_that_needs_a_password_to_be_read_is_said_to_be_locked() -> None:

@@ -17,6 +17,7 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, FilesWait
 from desk_rag.answering.opening import open_engine
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.documents.status import IndexStage
+from desk_rag.errors import DeskRagError
 from desk_rag.indexer import fresh_answer
 from desk_rag.ingest import freshness, pipeline
 from desk_rag.model.prompt import NO_ANSWER
@@ -79,9 +80,7 @@ def ask(engine: AnswerEngine, question: str, docs: Path) -> Answer:
 def many(docs: Path) -> None:
     """More new files than an answer waits for when nobody else reads them."""
     for number in range(20):
-        (docs / f"note {number}.md").write_text(
-            f"Note {number}: the garden and the weather in week {number}.\n"
-        )
+        (docs / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
 
 
 def test_a_file_changed_a_moment_ago_is_answered_from_its_new_text(engine: AnswerEngine, docs: Path) -> None:
@@ -155,6 +154,31 @@ def test_who_does_not_wait_is_answered_from_what_is_there(engine: AnswerEngine, 
     )
     assert sum(isinstance(event, FilesWaiting) for event in events) == 2
     assert "green" in last(events).text and last(events).notices[0].startswith("From 1 of 21 files")
+
+
+def test_nothing_is_answered_from_no_files_because_there_was_no_time_to_look(
+    engine: AnswerEngine, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that has not come to any file makes the question wait; one over a known index does not."""
+    new = docs.parent / "new"
+    new.mkdir()
+    (new / "piano.md").write_text("# Piano\n\nThe piano was tuned on 3 May 2026 by Mr. Okafor.\n")
+    real, seconds = freshness.look, iter([0.0, 0.0])
+    monkeypatch.setattr(
+        freshness, "look", lambda *known, **named: real(*known, **{**named, "seconds": next(seconds, 5.0)})
+    )
+    reads = iter([True, True])
+    events = list(fresh_answer.ask(engine, Request(PIANO, under=(new,)), never, is_reading=lambda: next(reads, False)))
+    assert isinstance(events[0], FilesWaiting) and not events[0].backlog.complete
+    seconds = iter([0.0, 0.0])
+    assert not isinstance(next(fresh_answer.ask(engine, Request(DOOR, under=(docs,)), never)), FilesWaiting)
+
+
+def test_a_folder_without_a_readable_file_is_named_instead_of_refused(engine: AnswerEngine, docs: Path) -> None:
+    empty = docs.parent / "empty"
+    empty.mkdir()
+    with pytest.raises(DeskRagError, match="nothing indexed under .*empty"):
+        list(fresh_answer.ask(engine, Request(DOOR, under=(empty,)), never))
 
 
 def test_the_activity_of_the_writer_tells_whether_it_reads(engine: AnswerEngine) -> None:

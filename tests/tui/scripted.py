@@ -189,6 +189,7 @@ class ScriptedBackend:
     script: dict[str, Sequence[AnswerEvent | threading.Event | Exception]] = field(default_factory=dict)
     now: Status = WATCHING
     started: Started = Started("embedded reader", "CPU")
+    borrowed: Started | None = None
     start_gate: threading.Event | None = None
     start_error: Exception | None = None
     chunks: Sequence[Chunk] = DOCUMENT
@@ -205,6 +206,9 @@ class ScriptedBackend:
     files: Sequence[Path] = (_BOILER, _MAIL, _NOTES)
     keeper: Keeper = field(default_factory=lambda: Keeper(Path("/nonexistent"), save=False))
     listen: Callable[[IndexEvent], None] | None = None
+
+    def borrow(self) -> Started | None:
+        return self.borrowed
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         report("loading the model")

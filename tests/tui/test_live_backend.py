@@ -187,11 +187,11 @@ def test_a_full_disk_and_a_folder_that_goes_away_are_said(place: tuple[Settings,
     store = settings.store.model_copy(update={"reserve_gib": 1e6})  # no disk has as much free
     full = LiveBackend(Session(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own]))
     readings = []
-    full.start(lambda text: None, lambda event: readings.append(full.status().reading))
+    full.start(lambda text: None, lambda event: readings.append(full.status().is_reading))
     try:
         wait(lambda: full.status().disk_full == "no room for the caches of 3 chunks, so answers from them are slower")
-        wait(lambda: full.status().reading is None)
-        assert readings[0] is not None, "the first look at the folder was not over at its first event"
+        wait(lambda: not full.status().is_reading)
+        assert readings[0], "the first look at the folder was not over at its first event"
         own.rename(tmp_path / "away")
         wait(lambda: full.status().absent == (own,))
         last = list(full.ask(_QUESTION, lambda: False))[-1]

@@ -11,7 +11,7 @@ from textual.content import Content
 from desk_rag.documents.status import IndexStage
 from desk_rag.store.types import Counts
 from desk_rag.tui.backend import Freshness, Status
-from desk_rag.tui.turns.first_look import room_missing
+from desk_rag.tui.management.cache import room_missing
 from desk_rag.tui.widgets.index_status import MOST_DETAIL, line
 from desk_rag.tui.wording import (
     MOST_CHARS,

@@ -12,7 +12,7 @@ from desk_rag.errors import Cancelled, StoreError
 
 if TYPE_CHECKING:
     from desk_rag.store.kv.contents import CacheContents
-    from desk_rag.store.types import VerifyReport
+    from desk_rag.store.types import Counts, VerifyReport
     from desk_rag.tui.management.session import Session
 
 
@@ -41,6 +41,17 @@ class CacheReport:
         """Megabytes of text whose caches fill a GiB; None while there are none."""
         kept = self.contents
         return kept.text_bytes / 1e6 / (kept.kv_bytes / GIB) if kept.kv_bytes and kept.text_bytes else None
+
+
+def room_missing(counts: Counts, budget_gib: float) -> str:
+    """Return what the disk has no room for; '' if caches are limited by their budget alone."""
+    limited = counts.budget_bytes < int(budget_gib * GIB)
+    if not limited or counts.warm >= counts.chunks or not counts.chunks:
+        return ""
+    per_chunk = counts.kv_bytes / counts.warm if counts.warm else 0.0
+    if counts.budget_bytes - counts.kv_bytes > max(per_chunk, counts.budget_bytes / 100):
+        return ""
+    return f"no room for the caches of {counts.chunks - counts.warm:,} chunks, so answers from them are slower"
 
 
 class CacheView:

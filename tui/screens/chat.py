@@ -20,8 +20,7 @@ from textual.content import Content
 from textual.widgets import Footer, Input, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
-from desk_rag.documents.status import FileState
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, Notice, RootAbsent
+from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
 from desk_rag.tui.conversation.find_bar import FindBar
@@ -30,7 +29,7 @@ from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.actions import TURN_ACTIONS
-from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
+from desk_rag.tui.turns.readiness import nothing_to_ask
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -42,7 +41,6 @@ from desk_rag.tui.wording import notice, other_model, safe, said_of
 
 _FOOTER_CELLS = 96
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
-_CHANGED = frozenset({FileState.INDEXED, FileState.REMOVED})
 
 
 class _Job(NamedTuple):
@@ -72,8 +70,8 @@ class ChatScreen(ConversationScreen):
         self._started: m.BackendReady | None = None
         self._problem: m.Problem | None = None
         self._status, self._status_known = Status(), False
-        self._changes = 0
-        """Files that this process has read or removed since the start."""
+        self._withdrawn: AnswerView | None = None
+        """A question that is taken back once the backend has stopped."""
 
     def compose(self) -> ComposeResult:
         names = ", ".join(folder.name or str(folder) for folder in self._folders) or "no folder"
@@ -149,10 +147,7 @@ class ChatScreen(ConversationScreen):
             view.fail(problem)
             view.end()
         if self._answering is None and self._can_answer and self._queue:
-            job = self._queue[0]
-            if job.comparing or job.view.begin_at_once or not must_wait(self._status):
-                self._queue.popleft()
-                self._begin(job)
+            self._begin(self._queue.popleft())
         if self._answering is not None and self._queue and not self._queue[0].comparing:
             self.post_message(m.QuestionExpected(self._queue[0].view.question))
         for job in self._queue:
@@ -164,9 +159,7 @@ class ChatScreen(ConversationScreen):
         return self._started is not None and self._status_known
 
     def _waits_for(self) -> str:
-        if not self._can_answer:
-            return "waits for the model to load"
-        return "waits for the answer above" if self._answering is not None else waiting_text(self._status, self._keymap)
+        return "waits for the answer above" if self._can_answer else "waits for the model to load"
 
     def _begin(self, job: _Job) -> None:
         view = self._answering = job.view
@@ -175,10 +168,9 @@ class ChatScreen(ConversationScreen):
             view.begin_comparison()
             self.post_message(m.ComparisonWanted(view.turn, view.question))
         else:
-            view.begin(self._status.reading)
-            view.changes_before = self._changes
+            view.begin()
             view.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(view.turn, view.question, view.begin_at_once, self._earlier(view)))
+            self.post_message(m.AnswerWanted(view.turn, view.question, self._earlier(view)))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -207,26 +199,35 @@ class ChatScreen(ConversationScreen):
 
     async def on_answer_over(self, message: m.AnswerOver) -> None:
         view = self._turns[message.turn]
-        view.end()
         self._answering = None
-        if view is self.query_one(Transcript).selected:
+        view.end()
+        if view is self._withdrawn:
+            await self._forget(view)
+        elif view is self.query_one(Transcript).selected:
             self._show_sources(view)
-        await self._ask_of_all_files(view)
+        self._look_for_lacked_files()
         self._next()
 
-    async def _ask_of_all_files(self, view: AnswerView) -> None:
-        """Once all files are read: ask again what was not found in some of them; offer it where there is an answer."""
-        reading = view.asked_of
-        if self._status.reading is not None or reading is None or not view.over or view.answer is None:
-            return
-        if not reading.total and view.changes_before == self._changes and reading.read >= self._status.files:
-            view.asked_of = None  # the first look found nothing new
-            view.draw_note()
-        elif view.answer.found:
-            view.draw_note(f" · all files are read now: {self._keymap.shown('ask_again')} asks again")
-        else:
-            await view.queue_again()
-            self._queue.append(_Job(view))
+    def _look_for_lacked_files(self) -> None:
+        """Find out whether files that answers lacked are read now."""
+        if self._answering is None and not self._status.is_reading and any(view.lacked for view in self._views):
+
+            def look() -> None:
+                self.post_message(m.BacklogCame(frozenset(self._backend.backlog().new)))
+
+            self._in_thread(look)
+
+    async def on_backlog_came(self, message: m.BacklogCame) -> None:
+        """Ask again what was not found while files lacked that are read now; offer it where there is an answer."""
+        for view in self._views:
+            if view.answer is None or not view.lacked or not message.new.isdisjoint(view.lacked):
+                continue
+            if view.answer.found:
+                view.offer(f"all files are read now: {self._keymap.shown('ask_again')} asks again")
+            else:
+                await view.queue_again()
+                self._queue.append(_Job(view))
+        self._next()
 
     # Backend and index ----------------------------------------------------------------------------------------
 
@@ -258,23 +259,18 @@ class ChatScreen(ConversationScreen):
         self._welcome()
 
     async def on_status_came(self, message: m.StatusCame) -> None:
-        was_reading = self._status.reading is not None
         self._status, self._status_known = message.status, True
         self.query_one(IndexStatus).show(message.status)
         if self._started is not None:
             self._notice()
         self._welcome()
-        if was_reading and message.status.reading is None:
-            for view in list(self._turns.values()):
-                await self._ask_of_all_files(view)
+        self._look_for_lacked_files()
         if self._queue:
             self._next()
 
     def on_index_event_came(self, message: m.IndexEventCame) -> None:
         event = message.event
-        if isinstance(event, FileEvent):
-            self._changes += event.state in _CHANGED
-        elif isinstance(event, RootAbsent | DeletionsWaiting | Notice):
+        if isinstance(event, RootAbsent | DeletionsWaiting | Notice):
             is_over = isinstance(event, Notice) and event.is_over
             self.notify(said_of(event), severity="information" if is_over else "warning", timeout=12, markup=False)
 
@@ -291,15 +287,13 @@ class ChatScreen(ConversationScreen):
         view = self._selected
         match action:
             case "stop":
-                return self._answering is not None
+                return self._answering is not None and not self._can_withdraw
             case "back":
                 return self._answering is None and not isinstance(self.focused, QuestionInput)
             case "withdraw":
-                return view is not None and view.queued
+                return self._can_withdraw
             case "answer_now":
-                if self._answering is not None:
-                    return self._answering.waits_for_files
-                return self._can_answer and bool(self._queue and self._status.files)
+                return self._answering is not None and self._answering.waits_for_files
             case "compare":
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
@@ -316,16 +310,30 @@ class ChatScreen(ConversationScreen):
     async def action_withdraw(self) -> None:
         """Take the selected question out of the queue; its text goes back to the prompt."""
         view = self._selected
-        if view is not None and view.queued:
+        if view is None or not self._can_withdraw:
+            return
+        if view is self._answering:
+            self._withdrawn = view
+            self.post_message(m.StopWanted())
+        else:
             await self._drop(view)
-            self._offer(view.question)
-            self.action_back()
+        self._offer(view.question)
+        self.action_back()
+
+    @property
+    def _can_withdraw(self) -> bool:
+        """Whether nothing was answered yet of the selected question."""
+        view = self._selected
+        return view is not None and (view.queued or (view is self._answering and view.waits_for_files))
 
     async def action_delete(self) -> None:
         """Take the selected turn out of the transcript."""
         if (view := self._selected) and view.over:
-            await self._drop(view)
-            self._in_thread(partial(self._backend.keeper.delete_turn, view.turn))
+            await self._forget(view)
+
+    async def _forget(self, view: AnswerView) -> None:
+        await self._drop(view)
+        self._in_thread(partial(self._backend.keeper.delete_turn, view.turn))
 
     async def _drop(self, view: AnswerView) -> None:
         self._queue = deque(job for job in self._queue if job.view is not view)
@@ -338,13 +346,8 @@ class ChatScreen(ConversationScreen):
 
     def action_answer_now(self) -> None:
         """Do not wait for files any longer."""
-        if not self.check_action("answer_now", ()):
-            return
-        if self._answering is not None:
+        if self.check_action("answer_now", ()):
             self.post_message(m.HasteWanted())
-        else:
-            self._queue[0].view.begin_at_once = True
-            self._next()
 
     async def action_ask_again(self) -> None:
         """Ask the selected question again, in its place."""

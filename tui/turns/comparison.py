@@ -51,7 +51,7 @@ def compare(backend: Backend, question: str, stop: Callable[[], bool], report: C
 def timed_answer(backend: Backend, question: str, stop: Callable[[], bool], mode: AnswerMode) -> TimedAnswer:
     """Return the whole answer in one mode. Raises Cancelled if it was stopped."""
     begun, first_word = perf_counter(), None
-    for event in backend.ask(question, stop, mode):
+    for event in backend.ask(question, stop, mode, wait=lambda: False):
         if first_word is None and isinstance(event, Evidence | AnswerText):
             first_word = perf_counter() - begun
         if isinstance(event, Finished) and not event.answer.stopped:

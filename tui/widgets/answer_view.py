@@ -37,13 +37,13 @@ from desk_rag.answering.events import (
     marked,
 )
 from desk_rag.answering.writing import remarks
-from desk_rag.tui.backend import Reading
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.comparison import Comparison
 from desk_rag.tui.widgets.answer_text import AnswerText
 from desk_rag.tui.widgets.comparison_view import ComparisonView
 from desk_rag.tui.widgets.timing_line import TimingLine
-from desk_rag.tui.wording import count, mark, place, read_so_far, safe, short_path
+from desk_rag.tui.wording import count, mark, place, safe, short_path
 
 _NEAREST_SHOWN = 3
 _MUTED = "$foreground 60% not bold"
@@ -101,17 +101,12 @@ class AnswerView(Vertical):
         """The question completed from earlier turns, as it was searched; empty if it stood alone."""
         self.answer: Answer | None = None
         self.comparison: Comparison | None = None
-        self.asked_of: Reading | None = None
-        """Number of files that could be found when the question was asked; None if all could."""
         self.waits_for_files = False
         """The answer has begun, and is held up by files that are being read."""
-        self.changes_before = 0
-        """Number of files that had changed, as the screen counts them, when the question was asked."""
-        self.begin_at_once = False
-        """The user does not want to wait for files."""
         self._folders = folders
         self._markdown = markdown
         self._begun_at = 0.0
+        self._hint = ""
         self._word_drawn = False
         self._text, self._reasoning = "", ""
         self._sentences: list[CheckedSentence] = []
@@ -162,6 +157,7 @@ class AnswerView(Vertical):
         """Forget the answer, so that the question can be asked again in its place."""
         self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
         self.citations, self._sentences, self._text, self._reasoning = [], [], "", ""
+        self._hint = ""
         self._show_asked("")
         await self.query(Collapsible).remove()
         self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
@@ -170,9 +166,15 @@ class AnswerView(Vertical):
         self.query_one(AnswerText).show("", ())
         self.query_one(TimingLine).reset()
 
-    def begin(self, reading: Reading | None) -> None:
-        """The question is asked now; `reading` says how many files can be found, None if all."""
-        self.state, self.asked_of = TurnState.ANSWERING, reading
+    @property
+    def lacked(self) -> tuple[Path, ...]:
+        """Files that were not read when this was answered, as long as nothing was offered."""
+        backlog = self.answer.backlog if self.answer is not None and self.over and not self._hint else None
+        return backlog.new if backlog is not None else ()
+
+    def begin(self) -> None:
+        """The question is asked now."""
+        self.state = TurnState.ANSWERING
         self._begun_at, self._word_drawn = perf_counter(), False
 
     def begin_comparison(self) -> None:
@@ -199,7 +201,7 @@ class AnswerView(Vertical):
         match event:
             case FilesWaiting(backlog):
                 self.waits_for_files = True
-                self.waiting(f"waits for files: {backlog.share or 'some have changed'} read · Enter answers from those")
+                self.waiting(_waits_for(backlog))
             case PassagesRead(passages, of_passages):
                 self.waiting(f"reading the whole folder: {passages:,} of {count(of_passages, 'passage')} …")
             case Retrieved(sources):
@@ -250,7 +252,7 @@ class AnswerView(Vertical):
         comparing = self.answer is not None
         self.state, self.waits_for_files = TurnState.OVER, False
         if comparing and not self.has_class("-failed"):
-            self.draw_note()
+            self._draw_note()
         elif not self.has_class("-failed"):
             self.add_class("-stopped")
             self._note(Content("stopped"))
@@ -265,10 +267,15 @@ class AnswerView(Vertical):
         """Show or hide the stages of the time to first token."""
         self.query_one(TimingLine).toggle_details()
 
-    def draw_note(self, hint: str = "") -> None:
-        """Draw what is to be said of the finished answer; `hint` says what could be done about missing files."""
+    def offer(self, hint: str) -> None:
+        """Say how to have an answer from the files that were missing."""
+        self._hint = hint
+        self._draw_note()
+
+    def _draw_note(self) -> None:
+        """Draw what is to be said of the finished answer."""
         if self.answer is not None:
-            self._note(self._afterword(self.answer, hint))
+            self._note(self._afterword(self.answer))
 
     def on_quote_clicked(self, message: Quote.Clicked) -> None:
         message.stop()
@@ -304,7 +311,7 @@ class AnswerView(Vertical):
             self._fold_reasoning(answer)
         self.set_class(not answer.found and not answer.stopped, "-not-found")
         self.set_class(bool(answer.dropped_quotes) and not answer.citations, "-unverified")
-        self.draw_note()
+        self._draw_note()
         self.query_one(TimingLine).finish(answer)
 
     def _fold_reasoning(self, answer: Answer) -> None:
@@ -318,7 +325,7 @@ class AnswerView(Vertical):
         line.update(Content.assemble("↳ asked as: ", safe(question, single_line=True)))
         line.display = bool(question)
 
-    def _afterword(self, answer: Answer, hint: str) -> Content:
+    def _afterword(self, answer: Answer) -> Content:
         lines = [Content("stopped")] if answer.stopped else []
         lines += [Content.assemble("! ", safe(remark, single_line=True)) for remark in remarks.remarks(answer)]
         if not answer.found and not answer.stopped and answer.sources:
@@ -329,10 +336,8 @@ class AnswerView(Vertical):
         if answer.limited_to:
             names = ", ".join(short_path(path, self._folders) or path.name for path in answer.limited_to)
             lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
-        if self.asked_of is not None and (answer.backlog is None or not answer.backlog.new):
-            lines.append(Content(f"! answered {read_so_far(self.asked_of)}{hint}"))
-        elif hint:  # the notices say how many files were read
-            lines.append(Content(f"! {hint.removeprefix(' · ')}"))
+        if self._hint:
+            lines.append(Content(f"! {self._hint}"))
         if answer.doubt:
             lines.append(Content(f"! {answer.doubt}"))
         lines += [
@@ -362,6 +367,13 @@ class AnswerView(Vertical):
         note = self.query_one(".note", Static)
         note.update(content)
         note.display = bool(content)
+
+
+def _waits_for(backlog: Backlog) -> str:
+    if not backlog.new:
+        return "waits: the folders are being looked through"
+    said = f"waits for files: {backlog.share} read"
+    return f"{said} · Enter answers from those" if backlog.read else said
 
 
 def _stale_notice(source: Source) -> str:

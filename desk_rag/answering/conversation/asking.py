@@ -110,8 +110,10 @@ def _language_notice(question: str, engine: AnswerEngine) -> list[str]:
     language = foreign_language(question) if engine.model.is_embedded else ""
     if not language:
         return []
-    said = f"The question seems to be in {language}; the built-in reader reads English only, so answers are unreliable"
-    return [f"{said}. A larger model may read it (desk-rag help models)"]
+    return [
+        f"The question seems to be in {language}; the built-in reader reads English only, so answers are unreliable."
+        " A larger model may read it (desk-rag help models)"
+    ]
 
 
 def _said(earlier: Sequence[Turn], store: Store) -> frozenset[str]:

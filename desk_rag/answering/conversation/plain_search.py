@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.context import sources_of
 from desk_rag.answering.conversation import scope as scopes
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, Retrieved, Timings
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
@@ -32,6 +31,8 @@ def is_search(text: str) -> bool:
 
 def search(store: Store, text: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the passages as Retrieved, then Finished. Raises `scope.UnknownName`, StoreError."""
+    from desk_rag.answering.context import sources_of  # imports torch, which a question to another process need not
+
     scope = scopes.among_indexed(text.removeprefix(SIGN).strip(), store, under)
     ranked, words = retrieve(store, None, scope.question, _CONSIDERED, scope.paths), _words(scope.question)
     matched = _matched(store, words, ranked)
@@ -39,9 +40,9 @@ def search(store: Store, text: str, under: Sequence[Path]) -> Iterator[AnswerEve
     sources = sources_of(ranked[:_MOST], store)
     yield Retrieved(sources)
     complete = sum(matched[chunk.passage.chunk.chunk_id] == len(words) for chunk in ranked[:_MOST])
-    said = _sentence(len(sources), complete, len(words))
+    sentence = _sentence(len(sources), complete, len(words))
     answer = Answer(
-        text, said, bool(sources), (), (), sources, Timings(()), 0, 0, AnswerMode.CACHED, "", said,
+        text, sentence, bool(sources), (), (), sources, Timings(()), 0, 0, AnswerMode.CACHED, "", sentence,
         is_search=True, limited_to=scope.paths if scope.named else (),
     )  # fmt: skip
     yield Finished(answer)

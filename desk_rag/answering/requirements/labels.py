@@ -62,15 +62,15 @@ def property_asked(question: str) -> str:
 
 def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
     """Return the value under the label that is asked for; None if none is, or several differ."""
-    asked = content_stems(property_asked(question))
-    if not asked:
+    property_stems = content_stems(property_asked(question))
+    if not property_stems:
         return None
-    besides = content_stems(question) - asked - _FREE
+    besides = content_stems(question) - property_stems - _FREE
     requirements = Requirements(question)
     fitting = [
         (extra, line)
         for place in dict.fromkeys(places)
-        for extra, line in _lines(question, asked, besides, requirements, place)
+        for extra, line in _lines(question, property_stems, besides, requirements, place)
     ]
     if not fitting:
         return None

@@ -200,10 +200,10 @@ class SupportChecker:
     def _margin(self, claim: str, fact: facts.Fact, text: str, context: str) -> float:
         """Log-probability of the fact's places among all spans, when the claim is turned into a question for it."""
         assert self._span_scorer is not None
-        asked = f"{claim[: fact.begin]}{'how many' if fact.is_number else 'what'}{claim[fact.end :]}"
+        gap = f"{claim[: fact.begin]}{'how many' if fact.is_number else 'what'}{claim[fact.end :]}"
         if context:
-            asked = context if context == self._question else f"{context} {asked}"
-        (scores,) = self._span_scorer.read(asked, [text])
+            gap = context if context == self._question else f"{context} {gap}"
+        (scores,) = self._span_scorer.read(gap, [text])
         places = facts.occurrences(fact, text)
         at_fact = max((_log_odds(scores, begin, end) for begin, end in places), default=-math.inf)
         return max(at_fact - scores.log_odds(0, len(text)), _LEAST_MARGIN)

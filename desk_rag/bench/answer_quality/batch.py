@@ -25,8 +25,8 @@ class RowCache(SlabCache):
     """One row of a batch as a slab cache of its own; the memory is the batch's."""
 
     def __init__(self, layers: Sequence[SlabLayer], row: int, capacity: int) -> None:
-        here = slice(row, row + 1)
-        own = [SlabLayer(layer.key_slab[here], layer.value_slab[here]) for layer in layers]
+        own_row = slice(row, row + 1)
+        own = [SlabLayer(layer.key_slab[own_row], layer.value_slab[own_row]) for layer in layers]
         LayerCache.__init__(self, layers=own)
         self.capacity = capacity
 
@@ -99,21 +99,22 @@ def decode(
     have ended are dropped once they are half of the batch. `cache` keeps its contents up to its length at the call.
     """
     stops = model.prompt.stop_ids
-    said = [list(ids) for ids in opening]
-    alive = [row for row, ids in enumerate(said) if ids[-1] not in stops and len(ids) < most]
-    begun, rows_kept, work = cache.length, list(range(len(said))), cache
+    outputs = [list(ids) for ids in opening]
+    alive = [row for row, ids in enumerate(outputs) if ids[-1] not in stops and len(ids) < most]
+    prompt_length, rows_kept, work = cache.length, list(range(len(outputs))), cache
     while alive:
         if 2 * len(alive) <= len(rows_kept):
             work, rows_kept = work.kept(model, [rows_kept.index(row) for row in alive]), list(alive)
-        ids = torch.tensor([[said[row][-1]] for row in rows_kept], device=model.device)
-        last_positions = torch.tensor([[positions[row] + len(said[row]) - 1] for row in rows_kept], device=model.device)
+        ids = torch.tensor([[outputs[row][-1]] for row in rows_kept], device=model.device)
+        last = [[positions[row] + len(outputs[row]) - 1] for row in rows_kept]
+        last_positions = torch.tensor(last, device=model.device)
         logits = append(model, work, ids, last_positions, 1)[:, 0]
         for row, best, of_row in zip(rows_kept, logits.argmax(-1).tolist(), logits, strict=True):
             if row in alive:
-                said[row].append(next_token(model.prompt, said[row], int(best), of_row))
-        alive = [row for row in alive if said[row][-1] not in stops and len(said[row]) < most]
-    cache.set_length(begun)
-    return said
+                outputs[row].append(next_token(model.prompt, outputs[row], int(best), of_row))
+        alive = [row for row in alive if outputs[row][-1] not in stops and len(outputs[row]) < most]
+    cache.set_length(prompt_length)
+    return outputs
 
 
 def forced(
@@ -126,14 +127,14 @@ def forced(
     longest = max(len(answer) for answer in answers) - 1
     if longest < 1:
         return [[] for _ in answers]
-    begun = cache.length
+    prompt_length = cache.length
     ids = torch.zeros((len(answers), longest), dtype=torch.int64)
     for row, answer in enumerate(answers):
         ids[row, : len(answer) - 1] = torch.tensor(list(answer[:-1]))
     starts = torch.tensor(list(positions), device=model.device)
     position_ids = starts[:, None] + torch.arange(longest, device=model.device)
     best = append(model, cache, ids.to(model.device), position_ids, longest).argmax(-1).tolist()
-    cache.set_length(begun)
+    cache.set_length(prompt_length)
     return [row[: len(answer) - 1] for row, answer in zip(best, answers, strict=True)]
 
 

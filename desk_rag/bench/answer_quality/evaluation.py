@@ -117,10 +117,10 @@ def _entries(
     full: list[Said] | None = None
     answered: list[dict[str, Answered]] = [{} for _ in items]
     for mode in modes:
-        said = ask(setting, mode, items, known, full)
+        outputs = ask(setting, mode, items, known, full)
         if mode.way is Way.FULL:
-            full = said
-        for row, (item, one) in enumerate(zip(items, said, strict=True)):
+            full = outputs
+        for row, (item, one) in enumerate(zip(items, outputs, strict=True)):
             answered[row][mode.label] = _answered(setting.model, item, one, judge)
     return [
         Entry(index, item.sample.task, MappingProxyType(modes))

@@ -127,8 +127,8 @@ def _claims(embedder: Embedder) -> Iterator[Claim]:
                 for kind, text in entry["claims"]:
                     yield Claim(place % 2 == 1, kind, entry["question"], text, sources)
                     if kind == SUPPORTED:
-                        for made, changed in _changed(text, texts, draw):
-                            yield Claim(place % 2 == 1, made, entry["question"], changed, sources)
+                        for change, changed in _changed(text, texts, draw):
+                            yield Claim(place % 2 == 1, change, entry["question"], changed, sources)
 
 
 def _changed(text: str, passages: str, draw: random.Random) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The commands `ls`, `pause`, `resume` and `service`."""
+"""The commands `ls`, `pause`, `resume`, `service` and `cache`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from desk_rag.cli.arguments.options import Json, OptionalFolders, settings_of
+from desk_rag.errors import ConfigError
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command()(pause)
     app.command()(resume)
     app.command()(service)
+    app.command()(cache)
 
 
 def ls(
@@ -68,3 +70,31 @@ def service(
     if action == "install":
         raise typer.Exit(run_service.install(settings_of(ctx), folders or [], ctx.obj.config))
     raise typer.Exit(run_service.remove() if action == "remove" else run_service.status(as_json=as_json))
+
+
+def cache(
+    ctx: typer.Context,
+    action: Annotated[Literal["export", "import"], typer.Argument(help="Copy to, or from, PLACE.")],
+    place: Annotated[Path, typer.Argument(help="A directory; for `export` a new or empty one.", readable=False)],
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", "-f", metavar="FOLDER", help="`export`: only what is below it.", readable=False),
+    ] = None,
+    renamed: Annotated[
+        list[str] | None, typer.Option("--as", metavar="OLD=NEW", help="`import`: where a folder lies here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Move index and caches to another machine with the same model.
+
+    What was cut off goes on when the command is run again. The export holds the text of your documents.
+    """
+    from desk_rag.cli.folders import transfer
+
+    if action == "export":
+        if renamed:
+            raise ConfigError("--as belongs to `cache import`.", remedy="desk-rag help cache lists the options.")
+        raise typer.Exit(transfer.export(settings_of(ctx), place, folder or [], as_json=as_json))
+    if folder:
+        raise ConfigError("--folder belongs to `cache export`.", remedy="desk-rag help cache lists the options.")
+    raise typer.Exit(transfer.import_(settings_of(ctx), place, renamed or [], as_json=as_json))

@@ -140,9 +140,9 @@ def merge_rows(  # type: ignore[no-untyped-def]
     for first in range(0, shares, STEP):
         inside = first + s < shares
         line = start + (first + s) * block
-        there = inside[:, None] & (d < DIM)[None, :]
+        in_tile = inside[:, None] & (d < DIM)[None, :]
         sum_of = tl.load(sums + line, mask=inside, other=float("-inf"))
-        part = tl.load(outputs + line[:, None] * DIM + d[None, :], mask=there, other=0.0).to(tl.float32)
+        part = tl.load(outputs + line[:, None] * DIM + d[None, :], mask=in_tile, other=0.0).to(tl.float32)
         new = tl.maximum(largest, tl.max(sum_of, 0))
         # A block with fewer tiles than shares has empty ones, and they may come first.
         base = tl.where(new == float("-inf"), 0.0, new)

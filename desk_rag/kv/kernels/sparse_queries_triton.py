@@ -103,15 +103,15 @@ def _step(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Fold the keys first..first + TILE - 1 into the running softmax."""
     dims = tl.arange(0, DIM_PADDED)
-    there = first + tl.arange(0, TILE)
-    offsets = there[:, None].to(tl.int64) * row_stride + dims[None, :]
-    readable = (there[:, None] < (end if MASKED else first + TILE)) & in_dim[None, :]
+    positions = first + tl.arange(0, TILE)
+    offsets = positions[:, None].to(tl.int64) * row_stride + dims[None, :]
+    readable = (positions[:, None] < (end if MASKED else first + TILE)) & in_dim[None, :]
     k = tl.load(keys + offsets, mask=readable, other=0.0)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * exponent
     if MASKED:
-        visible = there[None, :] <= at[:, None]
+        visible = positions[None, :] <= at[:, None]
         if SLIDING:
-            visible = visible & (there[None, :] > at[:, None] - window)
+            visible = visible & (positions[None, :] > at[:, None] - window)
         scores = tl.where(visible, scores, float("-inf"))
     new = tl.maximum(largest, tl.max(scores, 1))
     # A row that has seen nothing yet keeps -inf; the difference of two of them must not become NaN.
@@ -135,7 +135,7 @@ def _rows(  # type: ignore[no-untyped-def]
     rows = start + tl.arange(0, BLOCK)
     dims = tl.arange(0, DIM_PADDED)
     in_dim = dims < DIM
-    at = tl.load(slots + rows, mask=rows < num_rows, other=-1).to(tl.int32)
+    row_slots = tl.load(slots + rows, mask=rows < num_rows, other=-1).to(tl.int32)
     first = tl.load(slots + start).to(tl.int32)
     end = tl.load(slots + tl.minimum(start + BLOCK, num_rows) - 1).to(tl.int32) + 1
     inside = (rows[:, None] < num_rows) & in_dim[None, :]
@@ -153,12 +153,12 @@ def _rows(  # type: ignore[no-untyped-def]
         whole = (first + 1) // TILE * TILE
     for tile in range(begin, whole, TILE):
         largest, total, summed = _step(
-            tile, q, keys, values, at, end, largest, total, summed, exponent, window, key_row, in_dim,
+            tile, q, keys, values, row_slots, end, largest, total, summed, exponent, window, key_row, in_dim,
             False, SLIDING, DIM_PADDED, TILE, PRECISION,
         )  # fmt: skip
     for tile in range(whole, end, TILE):
         largest, total, summed = _step(
-            tile, q, keys, values, at, end, largest, total, summed, exponent, window, key_row, in_dim,
+            tile, q, keys, values, row_slots, end, largest, total, summed, exponent, window, key_row, in_dim,
             True, SLIDING, DIM_PADDED, TILE, PRECISION,
         )  # fmt: skip
     summed = summed / tl.where(total > 0, total, 1.0)[:, None]

@@ -80,8 +80,8 @@ def _channel(HALF: tl.constexpr):  # type: ignore[no-untyped-def]
 def _turn(cosines, sines, first, table_rows, WARPS: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     """Cosines and sines [WARPS, HALF] of every warp's first token, if the warps' tokens begin at position `first`."""
     row = tl.minimum(first + tl.arange(0, WARPS) * TILE, table_rows - 1)
-    there = row[:, None] * HALF + _channel(HALF)[None, :]
-    return tl.load(cosines + there), tl.load(sines + there)
+    offsets = row[:, None] * HALF + _channel(HALF)[None, :]
+    return tl.load(cosines + offsets), tl.load(sines + offsets)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -186,17 +186,17 @@ def _plain_share(  # type: ignore[no-untyped-def]
     largest = tl.full([16], float("-inf"), dtype=tl.float32)
     total = tl.zeros([16], dtype=tl.float32)
     output = tl.zeros([16, DIM], dtype=tl.float32)
-    at = head.to(tl.int64) * key_head
+    head_base = head.to(tl.int64) * key_head
     largest, total, output = _plain(
-        q1, q2, q1, largest, total, output, keys + at, values + at, share, used, used - count + token, key_token,
-        PLAIN_TILES, DIM, DIM, HALF, HALF, 0, 16, PLAIN_TILE, tl.float16, VALUE_TYPE, "tf32",
+        q1, q2, q1, largest, total, output, keys + head_base, values + head_base, share, used, used - count + token,
+        key_token, PLAIN_TILES, DIM, DIM, HALF, HALF, 0, 16, PLAIN_TILE, tl.float16, VALUE_TYPE, "tf32",
     )  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()
     # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
     total = tl.where(total > 0, total, 1.0)
-    there = outputs + (to + m).to(tl.int64)[:, None] * DIM + tl.arange(0, DIM)[None, :]
-    tl.store(there, (output / total[:, None]).to(outputs.dtype.element_ty), mask=(m < num_rows)[:, None])
+    pointers = outputs + (to + m).to(tl.int64)[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    tl.store(pointers, (output / total[:, None]).to(outputs.dtype.element_ty), mask=(m < num_rows)[:, None])
     tl.store(sums + to + m, largest + tl.log2(total), mask=m < num_rows)
 
 
@@ -225,9 +225,9 @@ def _chunk_share(  # type: ignore[no-untyped-def]
     whole = tl.sum(total * factor, 0)
     output = output * (factor / whole[None, :])[:, None, :]
     d = tl.arange(0, DIM)
-    there = outputs + (to + n).to(tl.int64)[None, :] * DIM + (d % 8 * (DIM // 8) + d // 8)[:, None]
+    pointers = outputs + (to + n).to(tl.int64)[None, :] * DIM + (d % 8 * (DIM // 8) + d // 8)[:, None]
     joined = _over_warps(output.permute(1, 2, 0), WARPS)
-    tl.store(there, joined.to(outputs.dtype.element_ty), mask=(n < num_rows)[None, :])
+    tl.store(pointers, joined.to(outputs.dtype.element_ty), mask=(n < num_rows)[None, :])
     tl.store(sums + to + n, top + tl.log2(whole), mask=n < num_rows)
 
 

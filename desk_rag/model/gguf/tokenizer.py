@@ -34,10 +34,10 @@ def read_tokenizer(header: Header) -> Tokenizer:
     from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
     try:
-        made, _ = convert_gguf_tokenizer(
+        converted, _ = convert_gguf_tokenizer(
             header.architecture, {name: value for name, value in described.items() if value is not None}
         )
-        tokenizer = Tokenizer.from_str(made.to_str())
+        tokenizer = Tokenizer.from_str(converted.to_str())
     except Exception as error:  # what a vocabulary out of order provokes in the libraries is not for us to foresee
         raise ModelError(
             f"The tokenizer in {header.file} cannot be read: {str(error)[:200]}", remedy="Download the file again."

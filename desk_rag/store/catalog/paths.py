@@ -47,6 +47,10 @@ class Scope:
             f" WHERE {self.path_condition('documents.path')})"
         )
 
+    def document_rows(self) -> str:
+        """Return a subquery of the document rows in scope."""
+        return f"(SELECT documents.id FROM documents WHERE {self.path_condition('documents.path')})"
+
     def and_chunk(self, column: str) -> str:
         """Return ' AND condition' on a column of chunk rows, or ''."""
         return "" if self.everything else f" AND {column} IN {self.chunk_rows()}"

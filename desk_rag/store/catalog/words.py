@@ -2,14 +2,22 @@
 
 A question is data: only its letters and digits reach FTS5, each run inside quotes, so no operator of the query
 language can be spoken. Terms are joined by OR, BM25 gives rare ones the weight (https://www.sqlite.org/fts5.html).
+
+Scoring a row costs some 25 times as much as stepping over it, so that at most about `MOST_SCORED` rows are scored. If
+more match, these are the rows with a rare term, and of the others the newest with the rarest of the frequent terms,
+those with a second one first.
 """
 
 from __future__ import annotations
 
+import difflib
 import random
 import re
 import sqlite3
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId
@@ -17,11 +25,16 @@ from desk_rag.store.catalog.paths import Scope
 from desk_rag.store.types import Hit
 
 MOST_TERMS = 64
+MOST_SCORED = 20_000
+"""See "Word search among a million passages" in bench/LOG.md."""
 NAME_WEIGHT = 0.5
 """A match in a file's name counts this much of its own BM25 score."""
 _NAMES_LOOKED_AT = 16
 _CHUNKS_PER_NAME = 64
 _SAMPLED = 8
+_SPELLED_ALIKE = 0.8
+"""Least likeness in [0, 1] (`difflib`) of a word to what was typed for it."""
+_CHUNKS_PER_TERM = 3
 PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
 """A word that every tokenizer takes for one."""
 _RUN = re.compile(r"[^\W_]+(?:[-./:'’_@+][^\W_]+)*")
@@ -59,6 +72,11 @@ def name_words(path: Path) -> str:
 
 def match_expression(question: str) -> str | None:
     """Return an FTS5 expression that finds what the question speaks of, or None if it holds no word."""
+    return _any(_terms(question)) or None
+
+
+def _terms(question: str) -> list[str]:
+    """Return the terms of a question, each in quotes."""
     terms: dict[str, None] = {}
     for run in _RUN.findall(question.casefold()):
         parts = _PART.findall(run)
@@ -68,7 +86,7 @@ def match_expression(question: str) -> str | None:
             for word in _words(part):
                 terms[word] = None
     kept = [term for term in terms if term not in STOP_WORDS] or list(terms)
-    return " OR ".join(f'"{term}"' for term in kept[:MOST_TERMS]) or None
+    return [f'"{term}"' for term in kept[:MOST_TERMS]]
 
 
 def search(connection: sqlite3.Connection, question: str, limit: int, under: Sequence[Path]) -> tuple[list[Hit], int]:
@@ -76,20 +94,12 @@ def search(connection: sqlite3.Connection, question: str, limit: int, under: Seq
 
     With them the number of rows that the index names and that do not exist: in a sound catalog none.
     """
-    expression = match_expression(question)
-    if expression is None or limit < 1:
+    terms = _terms(question)
+    if not terms or limit < 1:
         return [], 0
     scope = Scope(under)
-    scores: dict[int, float] = {}
-    chunk_rows = connection.execute(
-        "SELECT rowid, -bm25(chunk_words) FROM chunk_words WHERE chunk_words MATCH ?"
-        # '+': match first, then filter. Without it SQLite runs the match anew for every row in scope.
-        f"{scope.and_chunk('+chunk_words.rowid')} ORDER BY bm25(chunk_words), rowid LIMIT ?",
-        (expression, *scope.values, limit),
-    )
-    for row, score in chunk_rows:
-        scores[row] = score
-    for row, score in _named(connection, expression, scope).items():
+    scores = _best_rows(connection, _Index("chunk_words", scope.chunk_rows(), scope), terms, limit)
+    for row, score in _named(connection, terms, scope).items():
         scores[row] = scores.get(row, 0.0) + NAME_WEIGHT * score
     best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
     if not best:
@@ -111,6 +121,45 @@ def has_lost(connection: sqlite3.Connection, question: str, chunk_ids: Sequence[
     marks = ",".join("?" * len(chunk_ids))
     texts = connection.execute(f"SELECT id, text FROM chunks WHERE chunk_id IN ({marks})", list(chunk_ids)).fetchall()
     return any(not _is_indexed(connection, row, question_words.intersection(_plain_words(text))) for row, text in texts)
+
+
+def spellings(
+    connection: sqlite3.Connection, typed: Collection[str], is_known: Callable[[str], bool]
+) -> dict[str, list[str]]:
+    """Return words of the documents that are spelled much like those of `typed` that no text and no file name has.
+
+    Words that `is_known` accepts are left out.
+    """
+    strange = [word for word in typed if not _stands_anywhere(connection, word.casefold()) and not is_known(word)]
+    return {word: near for word in strange if (near := _spelled_alike(connection, word.casefold()))}
+
+
+def _stands_anywhere(connection: sqlite3.Connection, word: str) -> bool:
+    return any(
+        connection.execute(f"SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT 1", (f'"{word}"',)).fetchone()
+        for table in ("chunk_words", "name_words")
+    )
+
+
+def _spelled_alike(connection: sqlite3.Connection, wanted: str) -> list[str]:
+    """Words that begin alike, best first. The index holds stems, so the words are taken from texts with these stems."""
+    vocabulary = "fts5vocab('main', 'chunk_words', 'row')"
+    connection.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING {vocabulary}")
+    rows = connection.execute(
+        "SELECT term FROM temp.vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ?",
+        (wanted[0], chr(ord(wanted[0]) + 1), len(wanted) - 4, len(wanted) + 2),
+    )
+    stems = difflib.get_close_matches(wanted, [term for (term,) in rows], n=3, cutoff=_SPELLED_ALIKE - 0.1)
+    near: dict[str, None] = {}
+    for stem in stems:
+        of_stem = connection.execute(
+            "SELECT c.text FROM chunk_words w JOIN chunks c ON c.id = w.rowid WHERE chunk_words MATCH ? LIMIT ?",
+            (f'text : "{stem}"', _CHUNKS_PER_TERM),
+        )
+        for (text,) in of_stem:
+            near |= dict.fromkeys(part for part in _PART.findall(text) if part[0].casefold() == wanted[0])
+    folded = {one.casefold(): one for one in near}
+    return [folded[one] for one in difflib.get_close_matches(wanted, folded, n=3, cutoff=_SPELLED_ALIKE)]
 
 
 def text_is_indexed(connection: sqlite3.Connection, row: int, text: str) -> bool:
@@ -137,13 +186,103 @@ def _words(part: str) -> list[str]:
     return pieces + [word for word in _UNSPACED.sub(" ", part).split() if word]
 
 
-def _named(connection: sqlite3.Connection, expression: str, scope: Scope) -> dict[int, float]:
+def _named(connection: sqlite3.Connection, terms: Sequence[str], scope: Scope) -> dict[int, float]:
     """Return the score of the best name for the chunks of the documents whose names match best."""
-    rows = connection.execute(
-        "SELECT p.chunk, max(n.score) FROM places p JOIN ("
-        " SELECT d.id AS id, -bm25(name_words) AS score FROM name_words JOIN documents d ON d.id = name_words.rowid"
-        f" WHERE name_words MATCH ?{scope.and_path('d.path')} ORDER BY bm25(name_words) LIMIT {_NAMES_LOOKED_AT}"
-        f") n ON n.id = p.document WHERE p.ordinal < {_CHUNKS_PER_NAME} GROUP BY p.chunk",
-        (expression, *scope.values),
+    named = _best_rows(connection, _Index("name_words", scope.document_rows(), scope), terms, _NAMES_LOOKED_AT)
+    marks = ",".join("?" * len(named))
+    places = connection.execute(
+        f"SELECT chunk, document FROM places WHERE document IN ({marks}) AND ordinal < {_CHUNKS_PER_NAME}", list(named)
     )
-    return {row: score for row, score in rows}
+    scores: dict[int, float] = {}
+    for chunk, document in places:
+        scores[chunk] = max(scores.get(chunk, 0.0), named[document])
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """A word index, and the rows of it that are searched."""
+
+    table: str
+    scope_rows: str
+    """SQL of the rows in scope, with the values of `scope`."""
+    scope: Scope
+
+
+def _best_rows(connection: sqlite3.Connection, index: _Index, terms: Sequence[str], limit: int) -> dict[int, float]:
+    """Return the BM25 scores of the best rows that hold a term, best first, ties in the order of rows.
+
+    The transaction that the connection is in ends with a rollback.
+    """
+    table, scope = index.table, index.scope
+    within, values = "", scope.values
+    if not scope.everything:  # '+': match first, then filter. Without it SQLite runs the match anew for every row
+        within = f" AND +{table}.rowid IN {index.scope_rows}"
+    anything = _any(terms)
+    few = MOST_SCORED + 1
+    if _count(connection, f"{table} WHERE {table} MATCH ?", (anything,), few) < few or (
+        within and _count(connection, index.scope_rows, values, few) < few
+    ):
+        return dict(_scored(connection, table, anything, within, values, limit, few))
+    if not within:
+        return _best_of_many(connection, table, terms, limit)
+    connection.execute("CREATE TEMP TABLE IF NOT EXISTS searched (id INTEGER PRIMARY KEY)")
+    connection.execute("DELETE FROM temp.searched")
+    connection.execute(f"INSERT OR IGNORE INTO temp.searched SELECT * FROM {index.scope_rows}", values)
+    return _best_of_many(connection, table, terms, limit, f" AND +{table}.rowid IN temp.searched")
+
+
+def _best_of_many(
+    connection: sqlite3.Connection, table: str, terms: Sequence[str], limit: int, within: str = ""
+) -> dict[int, float]:
+    """Return the best of about `MOST_SCORED` rows and their scores."""
+    rare, frequent, room = _by_frequency(connection, table, terms)
+    parts = [(f"({_any(rare)}) AND ({_any(frequent)})", MOST_SCORED), (_any(rare), MOST_SCORED)] if rare else []
+    if len(frequent) > 1:
+        several = f"({frequent[0]} AND ({_any(frequent[1:])}))"
+        parts.append((f"{several} NOT ({_any(rare)})" if rare else several, room))
+    parts.append((frequent[0], room))
+    scores: dict[int, float] = {}
+    for number, (expression, most) in enumerate(parts, start=1):
+        if number < len(parts) or len(scores) < limit:
+            scores = dict(_scored(connection, table, expression, within, (), limit, most)) | scores
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit])
+
+
+def _by_frequency(connection: sqlite3.Connection, table: str, terms: Sequence[str]) -> tuple[list[str], list[str], int]:
+    """Return the rare terms, all of whose rows are scored, the frequent ones, and how many of their rows to score.
+
+    How frequent a term is, is told by the part of the index in which it has `MOST_SCORED` rows.
+    """
+    few = MOST_SCORED + 1
+    rows = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT {few}"
+    counts = sorted(
+        (*connection.execute(f"SELECT count(*), -ifnull(max(rowid), 0) FROM ({rows})", (term,)).fetchone(), term)
+        for term in terms
+    )
+    totals = list(accumulate(count for count, _, _ in counts))
+    num_rare = bisect_right(totals, MOST_SCORED)
+    names = [term for _, _, term in counts]
+    room = MOST_SCORED - (totals[num_rare - 1] if num_rare else 0)
+    return names[:num_rare], names[num_rare:], max(room, MOST_SCORED // 4)
+
+
+def _any(terms: Sequence[str]) -> str:
+    return " OR ".join(terms)
+
+
+def _scored(
+    connection: sqlite3.Connection, table: str, expression: str, within: str, values: Sequence[bytes], limit: int,
+    most: int,
+) -> list[tuple[int, float]]:  # fmt: skip
+    """Return the best `limit` of the newest `most` rows that match, and their scores."""
+    return connection.execute(
+        f"SELECT id, score FROM (SELECT rowid AS id, -bm25({table}) AS score FROM {table} WHERE {table} MATCH ?{within}"
+        " ORDER BY rowid DESC LIMIT ?) ORDER BY score DESC, id LIMIT ?",
+        (expression, *values, most, limit),
+    ).fetchall()
+
+
+def _count(connection: sqlite3.Connection, rows: str, values: Sequence[str | bytes], most: int) -> int:
+    """Return how many rows there are, counting at most `most`."""
+    return int(connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {rows} LIMIT {most})", values).fetchone()[0])

@@ -82,6 +82,22 @@ def read(path: Path, key: KVKey) -> QuantizedKV:
 
     Raises FileNotFoundError for a miss; CorruptKV or UnknownFormat for a file that must not be used.
     """
+    header, content = _read_checked(path, (str(key.namespace), str(key.tokens)))
+    data = torch.from_numpy(content)
+    return QuantizedKV(tuple(layer for group in header.groups for layer in layers_of(group, data)))
+
+
+def image_of(path: Path, name: tuple[str, str], chunk_ids: Sequence[str]) -> KVImage:
+    """Read a file of another store and check all of it; return its content, to be written for these chunks.
+
+    Raises as `read` does.
+    """
+    header, content = _read_checked(path, name)
+    return KVImage(kv_header.sized(replace(header, chunk_ids=tuple(chunk_ids))), (content,))
+
+
+def _read_checked(path: Path, name: tuple[str, str]) -> tuple[KVHeader, Bytes]:
+    """Return the header and the bytes behind it."""
     descriptor = os.open(path, READ_BINARY)
     try:
         size = os.fstat(descriptor).st_size
@@ -91,16 +107,16 @@ def read(path: Path, key: KVKey) -> QuantizedKV:
         os.close(descriptor)
     length = kv_header.header_length(buffer[:8].tobytes(), size, str(path))
     header = kv_header.decode(buffer[:length].tobytes(), size, str(path))
-    check_identity(header, key, path)
+    check_identity(header, name, path)
+    content = buffer[length:]
     for group in header.groups:
-        check_group(group, buffer[length + group.start : length + group.end], path)
-    data = torch.from_numpy(buffer)
-    return QuantizedKV(tuple(layer for group in header.groups for layer in layers_of(group, data[length:])))
+        check_group(group, content[group.start : group.end], path)
+    return header, content
 
 
-def check_identity(header: KVHeader, key: KVKey, path: Path) -> None:
-    """Raise CorruptKV unless the file holds this key, which a swapped or moved file does not."""
-    if (header.namespace, header.tokens) != (str(key.namespace), str(key.tokens)):
+def check_identity(header: KVHeader, name: tuple[str, str], path: Path) -> None:
+    """Raise CorruptKV unless the file has this namespace and token hash, which a swapped or moved file has not."""
+    if (header.namespace, header.tokens) != name:
         raise CorruptKV(f"{path} holds the KV of another chunk or model.")
 
 

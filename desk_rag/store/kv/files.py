@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import UNWRITABLE, CorruptKV, StoreError, StoreFull, UnknownFormat, of_system
 from desk_rag.owned_folder import proven
 from desk_rag.store.catalog.catalog import KVName
+from desk_rag.store.kv import rates
 from desk_rag.store.kv.budget import EAGER_BELOW, Budget
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv.policy import ADMIT_FROM, Cost
@@ -107,11 +109,24 @@ class KVFiles:
         """
         from desk_rag.store.kv import chunk_file
 
+        return self._add(name_of(key), chunk_ids, lambda: chunk_file.prepare(key, kv, chunk_ids, prefill_seconds))
+
+    def copy(self, name: KVName, file: Path, chunk_ids: Sequence[ChunkId], *, always: bool) -> bool:
+        """Write a copy of another store's file as `put` does; with `always`, whatever its use.
+
+        Raises CorruptKV, UnknownFormat or OSError for a file that must not be copied, and as `put` does.
+        """
+        from desk_rag.store.kv import chunk_file
+
+        return self._add(name, chunk_ids, lambda: chunk_file.image_of(file, name, chunk_ids), always=always)
+
+    def _add(
+        self, name: KVName, chunk_ids: Sequence[ChunkId], prepare: Callable[[], KVImage], *, always: bool = False
+    ) -> bool:
         with self.changing:
             if not self._kv.in_place():
                 return False
             self.flush_hits()
-            name = name_of(key)
             if self._layout.kv_file(*name).exists():
                 if self._rows.link(name, chunk_ids):
                     return True
@@ -119,8 +134,8 @@ class KVFiles:
                 if self._layout.kv_file(*name).exists():  # a foreign file
                     self._rows.refuse(name[0], chunk_ids)
                     return False
-            image = chunk_file.prepare(key, kv, chunk_ids, prefill_seconds)
-            if not self._admit(name, chunk_ids, Cost(image.size, prefill_seconds)):
+            image = prepare()
+            if not self._admit(name, chunk_ids, Cost(image.size, image.header.prefill_seconds), always=always):
                 self._rows.refuse(name[0], chunk_ids)
                 return False
             return self._write(name, image, chunk_ids)
@@ -155,6 +170,11 @@ class KVFiles:
             with suppress(*UNWRITABLE):
                 self._rows.count_hits(hits)
 
+    def sample(self, namespace: str, limit: int) -> list[ChunkFile]:
+        """Return up to `limit` sound files of a namespace, least recently read first; no use is counted."""
+        keys = [key_of(name) for name in self._rows.least_recently_read(namespace, limit)]
+        return [file for file in self.files(keys, used=False) if file is not None]
+
     def bytes_per_second(self, namespace: str) -> float | None:
         """Measure the rate of reading and checking KV on some files of the namespace; None below a megabyte of it.
 
@@ -172,7 +192,7 @@ class KVFiles:
         """Write the counted uses."""
         self.flush_hits()
 
-    def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost) -> bool:
+    def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost, *, always: bool) -> bool:
         """Decide on admission, evict what is needed, and reserve the bytes."""
         size = allocated_size(cost.size)
         if self._budget.disk_limit() < size:
@@ -181,7 +201,8 @@ class KVFiles:
                 remedy="Free some space, or lower `reserve_gib` under [store].",
             )
         score = self._rows.admission_score(chunk_ids, cost)
-        if not (score.pinned or score.demand >= ADMIT_FROM or self.is_eager(name[0])):
+        demanded = always or score.pinned or score.demand >= ADMIT_FROM
+        if not demanded and not (self.is_eager(name[0]) and rates.pays(self._layout.root, name[0], *astuple(cost))):
             return False
         newcomer = Newcomer(name[0], size, score.rank, score.pinned)
         return self._maintenance.make_room(self._budget, size, newcomer) and self._budget.reserve(size)

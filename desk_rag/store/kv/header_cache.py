@@ -64,7 +64,7 @@ class HeaderCache:
                     self._known[identity] = header
                     while len(self._known) > self._max_headers:
                         self._known.popitem(last=False)
-            chunk_file.check_identity(header, key, path)
+            chunk_file.check_identity(header, (str(key.namespace), str(key.tokens)), path)
         except FileNotFoundError:
             return None
         except (CorruptKV, UnknownFormat, OSError) as error:

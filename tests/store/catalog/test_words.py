@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from desk_rag.store.catalog import words
+from desk_rag.store.catalog import schema, words
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -85,6 +89,14 @@ def test_any_text_is_a_query(corpus: Store, query: str) -> None:
     corpus.search_words(query, 5)
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=20).map(lambda text: f"{text} flat invoice 2024"))
+def test_any_text_is_a_query_beside_frequent_words(corpus: Store, query: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "MOST_SCORED", 2)
+        assert "lease.md" in found(corpus, query)
+
+
 def test_operators_do_not_operate(corpus: Store) -> None:
     assert found(corpus, "katze NOT sofa") == ["cat.txt"]
     assert found(corpus, "gas AND nothingelse")[0] == "meterReading2023.csv"
@@ -99,3 +111,90 @@ def test_stop_words_are_left_out_only_beside_others() -> None:
 def test_a_long_question_is_cut() -> None:
     expression = words.match_expression(" ".join(f"w{i}" for i in range(500)))
     assert expression is not None and expression.count(" OR ") == words.MOST_TERMS - 1
+
+
+ROWS, SCORED = 30_000, 12_000
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """A catalog of many short passages; its word index has three words that stand in more rows than are scored."""
+    place = tmp_path_factory.mktemp("many") / "catalog.sqlite"
+    drawn = random.Random(5)
+    with closing(sqlite3.connect(place, isolation_level=None)) as connection:
+        schema.migrate(connection, place)
+        connection.execute("BEGIN")
+        connection.executemany(
+            "INSERT INTO documents VALUES (?, ?, '', '', 1, 1, '1', '', '', '', 1, 0, '')",
+            [(1, b"/docs"), (2, b"/old")],
+        )
+        connection.executemany(
+            "INSERT INTO chunks (id, chunk_id, text, grams, num_tokens, recent) VALUES (?, ?, ?, '', 5, 0)",
+            ((row, str(row), _passage(row, drawn)) for row in range(1, ROWS + 1)),
+        )
+        connection.executemany(
+            "INSERT INTO places (document, ordinal, chunk, heading) VALUES (?, ?, ?, '')",
+            ((2 if row <= ROWS - 300 else 1, row, row) for row in range(1, ROWS + 1)),
+        )
+        connection.execute("COMMIT")
+        yield connection
+
+
+def _passage(row: int, drawn: random.Random) -> str:
+    planted = {7: "invoice heron", 11: "invoice customer payment", 13: "invoice invoice"}
+    if row in planted:
+        return planted[row]
+    text = ["paper"] * drawn.randint(2, 6)
+    text += [word for word, share in (("invoice", 0.6), ("customer", 0.5), ("payment", 0.45)) if drawn.random() < share]
+    return " ".join([*text, "heron" if row % 200 == 0 else "stone"])
+
+
+def searched(
+    connection: sqlite3.Connection, question: str, limit: int, under: tuple[Path, ...] = (), most_scored: int = SCORED
+) -> dict[str, float]:
+    connection.execute("BEGIN")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(words, "MOST_SCORED", most_scored)
+            return {hit.chunk_id: hit.score for hit in words.search(connection, question, limit, under)[0]}
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def all_scored(connection: sqlite3.Connection, question: str, under: tuple[Path, ...] = ()) -> dict[str, float]:
+    return searched(connection, question, ROWS, under, most_scored=10 * ROWS)
+
+
+def test_rows_with_a_rare_word_are_all_scored_whatever_frequent_words_stand_beside_it(many: sqlite3.Connection) -> None:
+    rows = searched(many, "heron invoice payment customer", 100)
+    expected = all_scored(many, "heron invoice payment customer")
+    assert next(iter(rows)) == next(iter(expected)) and list(rows)[:50] == list(expected)[:50]
+    assert rows == pytest.approx({row: expected[row] for row in rows})
+
+
+def test_of_frequent_words_rows_with_several_come_first_and_have_their_whole_score(many: sqlite3.Connection) -> None:
+    rows = searched(many, "invoice payment customer", 100)
+    expected = all_scored(many, "invoice payment customer")
+    assert next(iter(rows)) == "11" == next(iter(expected))
+    assert rows == pytest.approx({row: expected[row] for row in rows})
+    assert min(rows.values()) > 0.9 * list(expected.values())[99]
+
+
+def test_of_one_frequent_word_the_newest_rows_are_scored(many: sqlite3.Connection) -> None:
+    rows, expected = searched(many, "invoice", 100), all_scored(many, "invoice")
+    assert next(iter(expected)) == "13"
+    assert len(rows) == 100 and min(map(int, rows)) > ROWS // 3
+    assert rows == pytest.approx({row: expected[row] for row in rows})
+
+
+@pytest.mark.parametrize("question", ["heron", "heron unheard", "nothing"])
+def test_few_rows_are_scored_as_ever(many: sqlite3.Connection, question: str) -> None:
+    assert searched(many, question, ROWS) == all_scored(many, question)
+
+
+@pytest.mark.parametrize("folder", ["/docs", "/old"])
+def test_a_folder_limits_frequent_words(many: sqlite3.Connection, folder: str) -> None:
+    rows = searched(many, "invoice payment", 3000, (Path(folder),))
+    expected = all_scored(many, "invoice payment", (Path(folder),))
+    assert rows == pytest.approx({row: expected[row] for row in rows})
+    assert len(rows) == min(3000, len(expected)) and (folder == "/docs") == (rows.keys() == expected.keys())

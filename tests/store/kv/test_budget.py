@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.kv.loading.costs import Rates
+from desk_rag.store.kv import rates
 from desk_rag.store.kv.budget import Budget, break_even, estimate, readable
 from desk_rag.store.store import Store
 from tests.store import made
@@ -379,3 +381,16 @@ def test_outlook_counts_what_is_there_and_what_waits(root: Path) -> None:
 
 def test_readable_sizes() -> None:
     assert [readable(size) for size in (5, 2048, 3 << 20, 5 << 30)] == ["5 bytes", "2 KiB", "3 MiB", "5.0 GiB"]
+
+
+def test_a_cache_that_is_slower_to_read_than_to_make_is_written_only_if_it_is_asked_for_twice(tmp_path: Path) -> None:
+    slow = Rates(0.0, 1.0, 1e9, 0.0, 1e6)  # a byte a second from the drive
+    with Store.open(tmp_path / "data", made.settings(), writer=True) as store:
+        store.put_document(made.document(Path("/a"), ["one", "two"]), made.chunks(["one", "two"]), made.stamp())
+        rates.keep(store.root, f"{made.NS} gpu drive", slow)
+        assert not made.warm(store, "one") and not made.kv_files(store.root)
+        assert made.warm(store, "one", made.OTHER_NS), "another model was not measured"
+        store.note_use([made.chunk_id("one")] * 2)
+        assert made.warm(store, "one")
+        rates.keep(store.root, f"{made.NS} cpu drive", Rates(0.0, 1e9, 1e9, 0.0, 1e6))
+        assert made.warm(store, "two"), "on another device here it pays"

@@ -92,9 +92,9 @@ def with_others(
         yield from text
         numbers = ", ".join(f"[{citation.source_number}]" for citation in citations)
         names = ", ".join(clean_name(citation.path.name) for citation in citations)
-        said = "says" if len(citations) == 1 else "say"
+        verb = "says" if len(citations) == 1 else "say"
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
-        notice = f"{names} {said} something else, see {numbers}{more}. Name the one that is meant"
+        notice = f"{names} {verb} something else, see {numbers}{more}. Name the one that is meant"
         yield Finished(
             replace(
                 done,

@@ -221,7 +221,7 @@ def _read_pypdf(data: bytes) -> tuple[str, list[list[PrintedLine]]]:
 
     try:
         reader = pypdf.PdfReader(io.BytesIO(data))
-        if reader.is_encrypted:
+        if reader.is_encrypted and not reader.decrypt(""):
             raise BrokenDocument(_LOCKED, remedy="Save a copy without a password.")
         pages = []
         for number, page in enumerate(reader.pages, 1):

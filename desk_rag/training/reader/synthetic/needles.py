@@ -60,14 +60,17 @@ class Needles:
 
 def needles(rng: Random, most: int) -> Needles:
     """Up to `most` lines (at least one), and one to four questions whose answers quote the lines they need."""
-    what, said = rng.choice(_WHAT), rng.choice(_SAID)
+    what, wording = rng.choice(_WHAT), rng.choice(_SAID)
     make_key, make_value = rng.choice(_KEYS), rng.choice(_VALUES)
     each = rng.choice([1, 1, 1, 2, 3, 4]) if most >= 4 else 1
     keys = _distinct(rng, make_key, max(1, rng.randint(1, most) // each))
     values = _distinct(rng, make_value, len(keys) * each)
     stated = {
-        key: [(said.format(what=what, key=key, value=value), value) for value in values[at * each : (at + 1) * each]]
-        for at, key in enumerate(keys)
+        key: [
+            (wording.format(what=what, key=key, value=value), value)
+            for value in values[number * each : (number + 1) * each]
+        ]
+        for number, key in enumerate(keys)
     }
     chosen = rng.sample(keys, min(len(keys), rng.randint(1, 3)))
     pairs = [_question(rng, what, [key], [stated[key]]) for key in chosen]

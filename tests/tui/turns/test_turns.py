@@ -23,14 +23,12 @@ from desk_rag.answering.events import (
     Retrieved,
     Support,
 )
-from desk_rag.documents.status import FileState, IndexStage
-from desk_rag.ingest.events import FileEvent
+from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.app import DeskRagApp
-from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.tui.backend import Freshness, Started, Status
 from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.screens.turn.menu import TurnMenu
-from desk_rag.tui.turns.first_look import FirstLook
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
@@ -38,9 +36,8 @@ from tests.tui.scripted import CLOCK, FOLDERS, QUOTE, SOURCES, WATCHING, Scripte
 
 Q = "when does the boiler warranty end?"
 NOT_FOUND = "I could not find that in the documents."
-READING = replace(
-    WATCHING, freshness=Freshness.INDEXING, stage=IndexStage.WORDS, files=18, failed=0, reading=Reading(18, 40)
-)
+READING = replace(WATCHING, freshness=Freshness.INDEXING, stage=IndexStage.WORDS, files=18, failed=0, is_reading=True)
+NEW = tuple(FOLDERS[0] / f"new {number}.md" for number in range(22))
 
 
 def over(app: DeskRagApp, turns: int = 1) -> bool:
@@ -51,34 +48,60 @@ def over(app: DeskRagApp, turns: int = 1) -> bool:
 # Waiting for files ------------------------------------------------------------------------------------------
 
 
+class Filling(ScriptedBackend):
+    """Waits for files as `indexer.fresh_answer` does, and says in the answer which were missing."""
+
+    left = Backlog(18, NEW)
+
+    def backlog(self) -> Backlog:
+        return self.left
+
+    def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True, **known):  # type: ignore[no-untyped-def]
+        while (self.left.new or not self.left.complete) and wait() and not stop():
+            yield FilesWaiting(self.left)
+            time.sleep(0.1)
+        lacks = self.left if self.left.new else None
+        for event in super().ask(question, stop, mode, **known):
+            if isinstance(event, Finished) and lacks is not None:
+                event = Finished(replace(event.answer, backlog=lacks, notices=lacks.notices))
+            yield event
+
+    def read_all(self) -> None:
+        """Read what is left, as the status then says."""
+        self.left, self.now = Backlog(40), WATCHING
+
+
 async def test_a_question_waits_for_files_and_is_asked_when_they_are_read(running: Run) -> None:
-    backend = ScriptedBackend(now=replace(READING, files=0, reading=Reading(0, 0)))
+    backend = Filling(now=READING)
+    backend.left = Backlog(0, complete=False)
     async with running(backend) as pilot:
         app = pilot.app
         await ask(pilot, Q)
         await until(pilot, lambda: text_of(app, ".note") == "waits: the folders are being looked through")
-        await pilot.press("enter")
-        backend.now = READING
-        expected = "waits for files: 18 of 40 read · Enter answers from those"
+        backend.left = Backlog(0, NEW)
+        await until(pilot, lambda: text_of(app, ".note") == "waits for files: 0 of 22 files read")
+        backend.left = Backlog(18, NEW)
+        expected = "waits for files: 18 of 40 files read · Enter answers from those"
         await until(pilot, lambda: text_of(app, ".note") == expected)
         assert backend.asked == [], "nothing is answered from files that were not read"
-        backend.now = WATCHING
+        backend.read_all()
         await until(pilot, lambda: over(app))
         assert backend.asked == [(Q, AnswerMode.CACHED)]
-        assert "from" not in text_of(app, ".note")
+        assert "From" not in text_of(app, ".note")
 
 
 async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run) -> None:
-    backend = ScriptedBackend(now=READING)
+    backend = Filling(now=READING)
     async with running(backend) as pilot:
         app = pilot.app
         await ask(pilot, Q)
-        await until(pilot, lambda: "waits for files: 18 of 40 read" in text_of(app, ".note"))
+        await until(pilot, lambda: "waits for files: 18 of 40 files read" in text_of(app, ".note"))
         await pilot.press("enter")
         await until(pilot, lambda: over(app))
-        assert text_of(app, ".note") == "! answered from 18 of 40 files"
-        backend.now = WATCHING
-        hint = "! answered from 18 of 40 files · all files are read now: Alt+R asks again"
+        said = "! From 18 of 40 files; 22 are not read yet"
+        assert text_of(app, ".note") == said
+        backend.read_all()
+        hint = f"! all files are read now: Alt+R asks again\n{said}"
         await until(pilot, lambda: text_of(app, ".note") == hint)
         assert len(backend.asked) == 1, "an answer that was found stays until it is asked again"
         await pilot.press("alt+r")
@@ -86,26 +109,10 @@ async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run
         assert text_of(app, ".note") == "" and "14 March 2028" in text_of(app, ".words")
 
 
-async def test_files_that_were_not_read_are_named_once(running: Run) -> None:
-    backlog = Backlog(18, (FOLDERS[0] / "new.md",))
-    final = replace(answer(Q, "In 2028."), backlog=backlog, notices=backlog.notices)
-    backend = ScriptedBackend({Q: play(final)}, now=READING)
-    async with running(backend) as pilot:
-        await ask(pilot, Q)
-        await until(pilot, lambda: "waits for files" in text_of(pilot.app, ".note"))
-        await pilot.press("enter")
-        await until(pilot, lambda: over(pilot.app))
-        said = "! From 18 of 19 files; 1 is not read yet"
-        assert text_of(pilot.app, ".note") == said
-        backend.now = WATCHING
-        hint = f"! all files are read now: Alt+R asks again\n{said}"
-        await until(pilot, lambda: text_of(pilot.app, ".note") == hint)
-
-
 async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running: Run) -> None:
-    class Growing(ScriptedBackend):
+    class Growing(Filling):
         def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
-            if self.now.reading is None:
+            if not self.left.new:
                 return super()._events(question, stop, mode, earlier)
             self.asked.append((question, mode))
             return iter(play(answer(question, NOT_FOUND, found=False)))
@@ -117,36 +124,30 @@ async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running
         await until(pilot, lambda: "waits for files" in text_of(app, ".note"))
         await pilot.press("enter")
         await until(pilot, lambda: over(app))
-        assert text_of(app, ".words") == NOT_FOUND and "answered from 18 of 40 files" in text_of(app, ".note")
+        assert text_of(app, ".words") == NOT_FOUND and "From 18 of 40 files" in text_of(app, ".note")
         backend.now = WATCHING
+        await until(pilot, lambda: "watching" in text_of(app, "#status"))
+        await pilot.pause(0.1)
+        assert len(backend.asked) == 1, "the files that it lacked are not read yet"
+        backend.read_all()
+        backend.now = replace(WATCHING, files=40)
         await until(pilot, lambda: len(backend.asked) == 2 and over(app))
         assert "14 March 2028" in text_of(app, ".words") and QUOTE.quote in text_of(app, ".quote")
         assert not app._chat.query_one(AnswerView).has_class("-not-found")
 
 
-@pytest.mark.parametrize("changed", [False, True])
-async def test_an_index_known_from_before_is_asked_at_once(running: Run, changed: bool) -> None:
-    looking = replace(WATCHING, freshness=Freshness.INDEXING, stage=IndexStage.SCAN, reading=Reading(12_431, 0))
-    backend = ScriptedBackend(now=looking)
+async def test_a_question_that_waits_for_files_is_withdrawn_to_the_prompt(running: Run) -> None:
+    backend = Filling(now=READING)
     async with running(backend) as pilot:
+        app = pilot.app
         await ask(pilot, Q)
-        await until(pilot, lambda: over(pilot.app))
-        said = "! answered from 12,431 files, before the folders were looked through"
-        assert text_of(pilot.app, ".note") == said
-        if changed:
-            assert backend.listen is not None
-            backend.listen(FileEvent(FOLDERS[0] / "new.md", FileState.INDEXED, 1))
-            said += " · all files are read now: Alt+R asks again"
-        backend.now = WATCHING
-        await until(pilot, lambda: text_of(pilot.app, ".note") == (said if changed else ""))
-
-
-async def test_a_pause_names_the_key_that_ends_it(running: Run) -> None:
-    backend = ScriptedBackend(now=replace(READING, freshness=Freshness.PAUSED, paused_seconds=60.0))
-    async with running(backend) as pilot:
-        await ask(pilot, Q)
-        said = "indexing is paused; waits for files: 18 of 40 read · F6 goes on · Enter answers from those"
-        await until(pilot, lambda: text_of(pilot.app, ".note") == said)
+        await until(pilot, lambda: "waits for files" in text_of(app, ".note"))
+        await pilot.press("escape")
+        await until(pilot, lambda: not app._chat.query(AnswerView))
+        assert app.screen.query_one(QuestionInput).text == Q
+        backend.read_all()
+        await pilot.press("enter")
+        await until(pilot, lambda: over(app) and "14 March 2028" in text_of(app, ".words"))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,7 @@ async def test_a_pause_names_the_key_that_ends_it(running: Run) -> None:
         (Status(Freshness.WATCHING), "Nothing in Documents could be read."),
         (Status(Freshness.WATCHING, failed=2), "Nothing in Documents could be read (2 files could not be read)."),
         (Status(Freshness.WATCHING, absent=FOLDERS), "The folder is not there now, and nothing of it was read before."),
+        (Status(Freshness.PAUSED), "Nothing has been read yet, and indexing is paused."),
     ],
 )
 async def test_no_question_is_refused_about_no_documents(running: Run, status: Status, said: str) -> None:
@@ -164,45 +166,6 @@ async def test_no_question_is_refused_about_no_documents(running: Run, status: S
         await until(pilot, lambda: over(pilot.app))
         assert text_of(pilot.app, ".note").splitlines()[0] == said
         assert backend.asked == []
-
-
-def test_the_first_look_ends_with_the_words_of_all_folders() -> None:
-    from desk_rag.ingest.events import IndexFinished, StageProgress
-
-    def progress(stage: IndexStage, done: int, total: int) -> StageProgress:
-        return StageProgress(stage, done, total, "files", 1.0, None)
-
-    look = FirstLook()
-    assert look.reading(0) == Reading(0, 0)
-    look.take(progress(IndexStage.SCAN, 40, 40))
-    assert look.reading(0) == Reading(0, 0)
-    look.take(progress(IndexStage.WORDS, 18, 40))
-    assert look.reading(18) == Reading(18, 40)
-    look.take(progress(IndexStage.VECTORS, 1, 90))
-    assert look.reading(40) is None
-    look.take(progress(IndexStage.WORDS, 1, 2))
-    assert look.reading(40) is None, "files that change later hold up no question"
-    unchanged = FirstLook()
-    unchanged.take(IndexFinished(0, 40, 0, 0, 0, 90, 0, 1.0))
-    assert unchanged.reading(40) is None
-
-
-async def test_files_that_hold_up_an_answer_are_counted_and_need_not_be_waited_for(running: Run) -> None:
-    class Waiting(ScriptedBackend):
-        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True, **known):  # type: ignore[no-untyped-def]
-            while wait() and not stop():
-                yield FilesWaiting(Backlog(3, (FOLDERS[0] / "new.md",)))
-                time.sleep(0.02)
-            yield from super().ask(question, stop, mode, **known)
-
-    async with running(Waiting()) as pilot:
-        app = pilot.app
-        await ask(pilot, Q)
-        said = "waits for files: 3 of 4 files read · Enter answers from those"
-        await until(pilot, lambda: text_of(app, ".note") == said)
-        await pilot.press("enter")
-        await until(pilot, lambda: over(app))
-        assert "14 March 2028" in text_of(app, ".words") and text_of(app, ".note") == ""
 
 
 async def test_what_no_passage_says_and_what_was_searched_stand_at_the_answer(running: Run) -> None:

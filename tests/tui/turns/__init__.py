@@ -1,0 +1,1 @@
+"""Turns: asking again, comparing, waiting for files, and answers by another process."""

@@ -182,7 +182,7 @@ def _verified(
     from desk_rag.store.types import Problem, VerifyReport
 
     if repair:
-        from desk_rag.cli.folders import handover
+        from desk_rag.indexer.resident import handover
 
         with suppress(NoResident):
             return handover.repair(settings, part, out.Progress(sys.stderr))
@@ -272,7 +272,7 @@ def _left_out(path: Path, left_out: bool) -> list[str]:
 
 def _purge_folder(settings: Settings, path: Path, *, check: bool) -> tuple[PurgeReport, bool]:
     """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
-    from desk_rag.cli.folders import handover
+    from desk_rag.indexer.resident import handover
     from desk_rag.store.open_to_purge import open_to_purge
 
     with suppress(NoResident):

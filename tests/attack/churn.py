@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -66,9 +66,9 @@ def churning(data: Path, change: Callable[[], None]) -> Iterator[Churn]:
         thread.join(30)
 
 
-def kill_all(process: psutil.Popen, data: Path) -> None:
+def kill_all(process: BaseProcess, data: Path) -> None:
     """Kill a command, its children, and the process that `ask --keep` left behind, all at once."""
-    pids = {process.pid}
+    pids = {process.pid} if process.pid else set()
     with suppress(psutil.Error):
         pids |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
     kept = keeping.status(data)
@@ -79,10 +79,5 @@ def kill_all(process: psutil.Popen, data: Path) -> None:
         with suppress(psutil.Error, OSError):
             dying.append(psutil.Process(pid))
             os.kill(pid, signal.SIGKILL)
-    process.wait()
+    process.join()
     psutil.wait_procs(dying, timeout=30)
-
-
-def seconds_of(verb: str, chance: random.Random) -> float:
-    """Return after which time to kill a command; those that answer need some time to begin."""
-    return chance.uniform(1.0, 14.0) if verb == "index" else chance.uniform(2.0, 24.0)

@@ -15,9 +15,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
-from tests.attack.churn import churning, kill_all, seconds_of
+from tests.attack import forked
+from tests.attack.churn import churning, kill_all
 from tests.attack.counts import Budget, Counts, Skipped
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -67,13 +66,10 @@ def kills(chance: random.Random, budget: Budget) -> Counts:
             verb = chance.choice(("index", "watch", "ask"))
             words = (verb, str(documents)) if verb != "ask" else (verb, "--keep", "--private", "What costs 7 crowns?")
             changes = random.Random(chance.random())
-            process = psutil.Popen(
-                command(data, *words), cwd=REPOSITORY, env=environment(), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+            process = forked.start(("--data-dir", str(data), *words), environment())
             with churning(data, lambda n=number, c=changes: c.random() < 0.3 and _change(documents, c, n)) as churn:
-                time.sleep(seconds_of(verb, chance))
-                counts.end(f"{verb} {'ended by itself' if process.poll() is not None else 'killed'}")
+                forked.wait_some(process, chance)
+                counts.end(f"{verb} {'killed' if process.is_alive() else 'ended by itself'}")
                 kill_all(process, data)
             counts.outcomes += churn.outcomes
             counts.violations += churn.violations

@@ -1,1 +1,1 @@
-"""Tests of the way of a question through the UI."""
+"""Turns: asking again, comparing, waiting for files, and answers by another process."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
-from desk_rag.answering.questions.folder import about_file, changes, compare, documents, look_alikes
+from desk_rag.answering.questions.folder import about_file, changes, compare, days, documents, look_alikes, sums_of_rows
 
 if TYPE_CHECKING:
     from datetime import date
@@ -21,6 +21,8 @@ _WAYS: tuple[_Answering, ...] = (
     about_file.answer,
     changes.answer,
     documents.answer,
+    sums_of_rows.answer,
+    days.answer,
     look_alikes.by_label,
 )
 

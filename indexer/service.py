@@ -99,13 +99,17 @@ class Service:
         self._folder_check = FolderCheck(parts.store, self.folders)
         self._activity = AT_REST
         self._current = ""
+        self._left_out: dict[Path, list[str]] = {}
+        """What `leave_out` was told, with the rules that leave it out."""
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""
         self._last_waiting: dict[IndexStage, str] = {}
+        wait = self._stopping.wait
         self._threads = (
             threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
             threading.Thread(target=self._keep_time, name="index-timer", daemon=True),
+            threading.Thread(target=self._worker.keep_tidy, args=(wait,), name="index-tidy", daemon=True),
         )
         self._log = contextlib.ExitStack()
 
@@ -190,8 +194,13 @@ class Service:
         """Pass on an event of work that `perform` runs, as if it came from the worker."""
         self._emit(event)
 
-    def use_index_settings(self, settings: IndexSettings) -> None:
-        """Read files by these settings from now on."""
+    def use_index_settings(self, settings: IndexSettings, wanted: Sequence[Path] = ()) -> None:
+        """Read files by these settings from now on; what was left out stays so, except what is `wanted` again."""
+        for path in list(self._left_out):
+            if any(path == one or path in one.parents or one in path.parents for one in wanted):
+                del self._left_out[path]
+        rules = (rule for left_out in self._left_out.values() for rule in left_out if rule not in settings.exclude)
+        settings = settings.model_copy(update={"exclude": (*settings.exclude, *rules)})
         if settings != self._settings.index:
             self._settings = self._settings.model_copy(update={"index": settings})
             self._worker.use_settings(settings)
@@ -205,10 +214,9 @@ class Service:
         around = [folder for folder in left if folder in path.parents]
         is_changed = bool(around) or left != self.folders
         if around:
-            rules = [exclusion_rule(path, folder, is_folder=not path.is_file()) for folder in around]
-            index = self._settings.index
-            exclude = (*index.exclude, *(rule for rule in rules if rule not in index.exclude))
-            self.use_index_settings(index.model_copy(update={"exclude": exclude}))
+            is_folder = not path.is_file()
+            self._left_out[path] = [exclusion_rule(path, folder, is_folder=is_folder) for folder in around]
+            self.use_index_settings(self._settings.index)
         if left != self.folders:
             self.folders = left
             self._watcher.keep_only(left)

@@ -83,6 +83,8 @@ class LivePrefill:
     kv: QuantizedKV
     seconds: float
     """Duration of the prefill."""
+    is_choice: bool = False
+    """Its KV is on disk, but prefilling was faster than loading."""
 
 
 def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int:

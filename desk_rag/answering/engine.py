@@ -21,6 +21,7 @@ from desk_rag.answering.context import Context, ContextChunk, LivePrefill, timin
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
+from desk_rag.answering.load_costs import known_or_measured
 from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
 from desk_rag.answering.questions.less_memory import with_less_memory
@@ -39,7 +40,7 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.serving import ServingModel
-from desk_rag.kv.types import KVKey, Namespace
+from desk_rag.kv.types import KVKey
 from desk_rag.model.memory.device import memory_errors
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk
@@ -84,9 +85,8 @@ class AnswerEngine:
 
         Raises ConfigError or UnsupportedModel if no chunk fits into the context.
         """
-        self.serving, self.model, self.prefix = serving, serving.model, serving.prefix
-        self.namespace: Namespace = serving.namespace
-        model = serving.model
+        self.serving, self.prefix, self.namespace = serving, serving.prefix, serving.namespace
+        self.model = model = serving.model
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
         self._former_store: Store | None = None
         self._register_model(store)
@@ -103,15 +103,13 @@ class AnswerEngine:
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
         self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
-        self._connector: KVConnector
-        if loading is not None:
-            self._connector = loading(store, target)
-        else:
-            self._connector = open_connector(settings.answer, store, target)
+        self._connector = (loading or partial(open_connector, settings.answer))(store, target)
         self._prefetcher = Prefetcher(self._connector.prefetch, self._connector.cancel_prefetch)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
         try:
             self._rehearse()
+            if loading is None:
+                self._connector.rates = known_or_measured(store, serving, self._connector.loader)
         except BaseException:
             self.release()
             raise
@@ -201,6 +199,7 @@ class AnswerEngine:
                 timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
                 warm_chunks=warm,
                 cold_chunks=len(context.sources) - warm,
+                read_anew_chunks=sum(one.is_choice for one in begun.live_prefills),
                 mode=mode,
                 model=self.model.spec.name,
                 raw=raw,
@@ -343,7 +342,7 @@ class AnswerEngine:
         kv = quantize(prefill_chunk(self.model, chunk.variant.prefix, chunk.token_ids), self.serving.scheme)
         self._sync()
         load.replace(index, kv)
-        return LivePrefill(chunk, kv, time.perf_counter() - began)
+        return LivePrefill(chunk, kv, time.perf_counter() - began, index in load.faster_anew)
 
     def _neighbours(self, context: Context) -> Sequence[KVKey]:
         """Keys of the chunks next to the sources, which a follow-up question may need.
@@ -386,7 +385,8 @@ class AnswerEngine:
         """
         # Before the write-back: a full cache admits what was retrieved before.
         self.store.note_use([source.chunk_id for source in context.sources])
-        images = [(one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds) for one in live_prefills]
+        unstored = [one for one in live_prefills if not one.is_choice]
+        images = [(one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds) for one in unstored]
         images += self._recompute.take_auxiliary_prefills(self.serving.auxiliary_namespace or self.namespace)
         if self.store.writer:
             for image in images:

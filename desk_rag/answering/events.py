@@ -67,7 +67,7 @@ class Source:
     score: float
     """Fused retrieval score in (0, 1]; comparable within one answer only."""
     warm: bool
-    """True if the chunk's KV was on disk when the question was asked."""
+    """True if the chunk's KV was loaded, or, before the first token, is on disk."""
     stale: bool
     """True if the file has changed since it was indexed, or is gone."""
     digest: str = ""
@@ -256,6 +256,8 @@ class Answer:
     """Passages and files that the answer was made from; None if nothing is indexed."""
     unanswered: tuple[str, ...] = ()
     """Parts of a question with several parts to which nothing was found; the text says so."""
+    read_anew_chunks: int = 0
+    """Cold chunks whose KV is on disk, but was slower to load than to compute."""
     unmet: tuple[str, ...] = ()
     """Names, numbers and dates of the question that no quote is about; such an answer is doubtful."""
 
@@ -288,6 +290,13 @@ class Answer:
         if self.doubtful and self.unmet:
             return f"The quote says nothing about “{'”, “'.join(self.unmet)}”: read it before you rely on it"
         return DOUBT if self.doubtful else ""
+
+    @property
+    def warmth(self) -> str:
+        """'3 of 5 chunks warm, 2 read anew: faster here'"""
+        chunks = self.warm_chunks + self.cold_chunks
+        anew = f", {self.read_anew_chunks} read anew: faster here" if self.read_anew_chunks else ""
+        return f"{self.warm_chunks} of {chunks:,} chunk{'' if chunks == 1 else 's'} warm{anew}"
 
     @property
     def cut_notice(self) -> str:

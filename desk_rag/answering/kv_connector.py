@@ -21,6 +21,7 @@ from desk_rag.kv.forward.runner import ModelPass, ModelRunner, Pass
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
+from desk_rag.kv.loading.costs import Rates, StoredChunk, to_prefill
 from desk_rag.kv.loading.layerwise import Placer, layerwise
 from desk_rag.kv.loading.load import Load
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -85,6 +86,8 @@ class KVConnector:
 
     def __init__(self, store: Store, target: CacheTarget, loader: Loader) -> None:
         self._store, self._target, self.loader = store, target, loader
+        self.rates: Rates | None = None
+        """Rates by which an answer prefills some chunks instead of loading them; None loads whatever is on disk."""
         self._lock = threading.Lock()
         self._prefetch: tuple[list[KVKey], Load] | None = None
 
@@ -96,7 +99,7 @@ class KVConnector:
             loaded_keys, load = prefetched
         else:
             loaded_keys, load = list(keys), _start(self.loader, self._store.kv_files(keys, used=False))
-        return KVLoadHandle(self._store, self._target, self.loader, loaded_keys, load)
+        return KVLoadHandle(self._store, self._target, self.loader, loaded_keys, load, self.rates)
 
     def prefetch(self, keys: Sequence[KVKey]) -> None:
         """Load what may be needed next, the likeliest first.
@@ -153,14 +156,19 @@ class KVLoadHandle:
     Chunk indices follow the keys given to `select`, which are in the plan's order.
     """
 
-    def __init__(self, store: Store, target: CacheTarget, loader: Loader, keys: list[KVKey], load: Load) -> None:
+    faster_anew: frozenset[int] = frozenset()
+    """Indices of chunks whose KV is on disk and that are prefilled all the same, because that is faster."""
+
+    def __init__(
+        self, store: Store, target: CacheTarget, loader: Loader, keys: list[KVKey], load: Load, rates: Rates | None
+    ) -> None:
         self._store, self._target, self._loader = store, target, loader
-        self._keys, self._load = keys, load
+        self._keys, self._load, self._rates = keys, load, rates
         self._verified: set[int] = set()
 
     def select(self, keys: Sequence[KVKey]) -> None:
         """Settle the answer's chunks; nothing else is loaded from now on."""
-        files = self._store.kv_files(keys)
+        files = self._worth_loading(self._store.kv_files(keys))
         loading = {key: index for index, key in enumerate(self._keys)}
         if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
             kept = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
@@ -169,6 +177,17 @@ class KVLoadHandle:
             early, self._load = self._load, _start(self._loader, files)
             early.close()
         self._keys = list(keys)
+
+    def _worth_loading(self, files: Sequence[ChunkFile | None]) -> Sequence[ChunkFile | None]:
+        """Return the files, with None for those whose chunks are prefilled sooner than loaded."""
+        if self._rates is None:
+            return files
+        stored = [(index, file) for index, file in enumerate(files) if file is not None]
+        chunks = [
+            StoredChunk(file.header.num_tokens, file.payload, self._loader.tier_of(file)) for _, file in stored
+        ]
+        self.faster_anew = frozenset(stored[number][0] for number in to_prefill(chunks, self._rates))
+        return [None if index in self.faster_anew else file for index, file in enumerate(files)]
 
     def missing(self) -> list[int]:
         """Indices of chunks to be prefilled live, as far as known now.

@@ -208,7 +208,7 @@ def _sweep(files: Files, bench: Bench, options: argparse.Namespace) -> list[Trie
     """Every combination of the options, the fastest cold load first; the product's own value for one not given."""
     base = LoaderSettings(staging_bytes=1 << 30, resident_bytes=1 << 30)
     grid = [_numbers(text) for text in (options.threads, options.waves, options.run_mib)]
-    threads, waves, runs = (given or [default] for given, default in zip(grid, _default(base), strict=True))
+    threads, waves, runs = (option or [default] for option, default in zip(grid, _default(base), strict=True))
     candidates = [
         replace(base, threads=thread, waves=wave, run_bytes=mib << 20)
         for thread, wave, mib in itertools.product(threads, waves, runs)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.store_access import exists, nothing_indexed
+from desk_rag.cli.store_access import exists, nothing_indexed, print_lines
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, StoreLocked
 from desk_rag.indexer.resident.protocol import NoResident
-from desk_rag.sanitize import clean, shown_path
+from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.ingest.deletions import MissingFiles
     from desk_rag.store.store import Store
 
 _MOST_LISTED = 20
@@ -52,22 +55,40 @@ def _list(settings: Settings, *, as_json: bool) -> int:
         ]
         out.print_json(sys.stdout, {"documents": rows, "seconds_left": {str(f.root): f.seconds_left for f in folders}})
         return 0
-    lines = []
+    lines: list[str] = []
     for folder in folders:
-        lines.append(missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left))
         paths = [row.path for row in deletions if row.root == folder.root]
-        lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
-        if len(paths) > _MOST_LISTED:
-            lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists them all")
-    if lines:
-        lines.append("desk-rag deletions --confirm FOLDER removes them now, --keep FOLDER keeps them in the index.")
-    _print(lines or ["No documents are kept whose files are gone."])
+        lines += [*([""] if lines else []), *_explained(folder, paths)]
+    print_lines(lines or ["No documents are kept whose files are gone: nothing waits for you."])
     return 0
+
+
+def _explained(folder: MissingFiles, paths: Sequence[Path]) -> list[str]:
+    """Say what is missing in a folder, what happens to it, and what the user can do."""
+    files = out.plural(len(paths), "file")
+    lines = [f"{shown_path(folder.root)}: {files} that desk-rag had read cannot be found any more."]
+    if folder.waiting:
+        when = f"in {roughly(folder.seconds_left)}" if folder.seconds_left else "at the next look at the folder"
+        kept = f"; {folder.kept:,} you chose to keep" if folder.kept else ""
+        lines.append(f"desk-rag still finds and quotes them, and forgets {folder.waiting:,} of them {when}{kept}.")
+    else:
+        lines.append("desk-rag still finds and quotes them, because you chose to keep them.")
+    lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
+    if len(paths) > _MOST_LISTED:
+        lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists them all")
+    name = shlex.quote(str(folder.root))
+    lines += [
+        "If a drive is not connected, or they were moved away by mistake, bring them back: nothing is read again then.",
+        f"To forget them now:  desk-rag deletions --confirm {name}",
+    ]
+    if folder.waiting:
+        lines.append(f"To keep them:        desk-rag deletions --keep {name}")
+    return lines
 
 
 def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> int:
     """Keep the documents below `folder` whose files are gone, or remove them from the index."""
-    from desk_rag.cli.folders import handover
+    from desk_rag.indexer.resident import handover
     from desk_rag.ingest import deletions as removals
     from desk_rag.store.catalog.deletion_rows import Decision
 
@@ -82,17 +103,17 @@ def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> i
                 store.checkpoint()
     if not count:
         raise ConfigError(
-            f"No document below {path} is kept whose file is gone.",
-            remedy="desk-rag deletions lists them; desk-rag purge FOLDER forgets documents whose files are there.",
+            f"No indexed file below {path} is missing.",
+            remedy="desk-rag deletions lists missing files; desk-rag purge FOLDER forgets files that are there.",
         )
     if as_json:
         out.print_json(sys.stdout, {"folder": str(path), "documents": count, "keep": keep, "removed": removed})
     elif keep:
-        _print([f"Kept in the index: {out.plural(count, 'document')}. Answers say that the files are gone."])
+        print_lines([f"Kept: {out.plural(count, 'document')}. Answers quote them, and say that the files are gone."])
     elif removed:
-        _print([f"Removed from the index: {out.plural(removed, 'document')}."])
+        print_lines([f"Forgot {out.plural(removed, 'document')} whose files are gone."])
     else:
-        _print([f"{out.plural(count, 'document')}: another desk-rag is writing, and removes them at its next look."])
+        print_lines([f"Another desk-rag is writing; it forgets {out.plural(count, 'document')} at its next look."])
     return 0
 
 
@@ -106,12 +127,6 @@ def _open(settings: Settings) -> Store:
         return Store.open(settings.data_dir, settings.store, writer=True)
     except StoreLocked:
         return Store.open(settings.data_dir, settings.store, writer=False)
-
-
-def _print(lines: list[str]) -> None:
-    for line in lines:
-        sys.stdout.write(clean(line) + "\n")
-    sys.stdout.flush()
 
 
 def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> str:

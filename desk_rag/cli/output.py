@@ -290,8 +290,7 @@ def footer(answer: Answer) -> str:
         return " · ".join([*basis, f"{timings.ttft:.3f} s"])
     parts = [*basis, f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
     parts += [] if timings.first_text is None else [f"first text {timings.first_text:.3f} s"]
-    parts.append(f"{answer.warm_chunks} of {plural(chunks, 'chunk')} warm")
-    parts.append(f"{timings.context_tokens:,} tokens")
+    parts += [answer.warmth, f"{timings.context_tokens:,} tokens"]
     if timings.recompute_ratio > 0:
         parts.append(f"{timings.recompute_ratio:.0%} of chunk tokens recomputed")
     if timings.decode_seconds > 0:
@@ -354,6 +353,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "model": answer.model,
         "warm_chunks": answer.warm_chunks,
         "cold_chunks": answer.cold_chunks,
+        "read_anew_chunks": answer.read_anew_chunks,
         "ttft_seconds": timings.ttft,
         "first_text_seconds": timings.first_text,
         "stages": {stage.name: stage.seconds for stage in timings.stages},

@@ -20,6 +20,7 @@ from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_los
 from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
+from desk_rag.store.opening import CATALOG_RESET
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
@@ -182,13 +183,16 @@ def _verified(
     from desk_rag.store.types import Problem, VerifyReport
 
     if repair:
-        from desk_rag.cli.folders import handover
+        from desk_rag.indexer.resident import handover
 
         with suppress(NoResident):
             return handover.repair(settings, part, out.Progress(sys.stderr))
     try:
         with open_store(settings, writer=repair) as store:
-            return store.verify(repair=repair, subset=part), store.notices, store.kv_away
+            report = store.verify(repair=repair, subset=part)
+            if store.is_lost and CATALOG_RESET not in store.notices:  # chunk KV without rows is no damage then
+                raise catalog_lost(settings.data_dir)
+            return report, store.notices, store.kv_away
     except CorruptCatalog as error:
         return VerifyReport(0, 0, 0, 0, (Problem(error.message, repaired=False),), unusable=True), (), ""
 
@@ -197,7 +201,6 @@ def _replace_catalog(
     settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
     """Put an unusable catalog aside, begin a new one, and check what is left."""
-    from desk_rag.store.opening import CATALOG_RESET
     from desk_rag.store.store import Store
 
     with Store.reset_catalog(settings.data_dir, settings.store) as store:
@@ -272,7 +275,7 @@ def _left_out(path: Path, left_out: bool) -> list[str]:
 
 def _purge_folder(settings: Settings, path: Path, *, check: bool) -> tuple[PurgeReport, bool]:
     """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
-    from desk_rag.cli.folders import handover
+    from desk_rag.indexer.resident import handover
     from desk_rag.store.open_to_purge import open_to_purge
 
     with suppress(NoResident):
@@ -355,10 +358,7 @@ def _subset(text: str) -> tuple[int, int] | None:
 
 
 def _delete_all(root: Path) -> tuple[Cleared, str]:
-    """Remove desk-rag's own files while holding the writer's lock. Needs no free disk space.
-
-    Also returns the `kv_dir` that could not be reached, '' if there is none.
-    """
+    """Remove our files under the writer's lock; also return the `kv_dir` that is away, or ''."""
     from desk_rag.store import ownership
     from desk_rag.store.layout import Layout
     from desk_rag.store.maintenance.data_directory import clear_all

@@ -123,7 +123,7 @@ def _index(
     warm: bool,
 ) -> IndexFinished:
     """Have the process that indexes in the background do it, or do it here if there is none."""
-    from desk_rag.cli.folders import handover
+    from desk_rag.indexer.resident import handover
 
     try:
         return handover.index(settings, roots, warm=warm, progress=progress, stop=stop)
@@ -149,7 +149,7 @@ def index_in_background_process(
 
     Raises NoResident if it does not.
     """
-    from desk_rag.cli.folders import handover
+    from desk_rag.indexer.resident import handover
 
     progress.say(f"Indexing {', '.join(shown_path(root) for root in roots)} first, once.")
     done = handover.index(settings, roots, warm=True, progress=progress, stop=stop)

@@ -177,12 +177,13 @@ class _Walker:
             base, rules, above = pending.pop()
             place = self._root / base
             try:
-                entries, here = _list(place, stop)
+                entries, identity = _list(place, stop)
             except OSError as error:
                 yield LeftOut(place, _os_reason(error))
                 continue
-            if here in above or (base and any(entry.name == "CACHEDIR.TAG" for entry in entries) and _is_cache(place)):
-                yield LeftOut(place, "loop of mounts" if here in above else "cache folder: CACHEDIR.TAG")
+            has_tag = base and any(entry.name == "CACHEDIR.TAG" for entry in entries)
+            if identity in above or (has_tag and _is_cache(place)):
+                yield LeftOut(place, "loop of mounts" if identity in above else "cache folder: CACHEDIR.TAG")
                 continue
             rules, complaints = self._enter(base, rules, {entry.name for entry in entries})
             yield from complaints
@@ -195,7 +196,7 @@ class _Walker:
                 if judged is not None:
                     yield judged
                 else:
-                    inside.append((relative + "/", rules, above | {here}))
+                    inside.append((relative + "/", rules, above | {identity}))
             pending.extend(reversed(inside))
 
     def examine(self, relative: str, *, follow_link: bool = True) -> FoundFile | LeftOut | None:

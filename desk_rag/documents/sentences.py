@@ -102,7 +102,7 @@ class SentenceCutter:
     def _fixed(self, text: str) -> Iterator[tuple[int, str]]:
         # A character beyond ASCII may be several tokens.
         length = self._grain if text.isascii() else max(2, self._grain // 4)
-        return ((at, text[at : at + length]) for at in range(0, len(text), length))
+        return ((start, text[start : start + length]) for start in range(0, len(text), length))
 
     def _cut_stretch(self, stretch: str) -> Iterator[tuple[int, str]]:
         if any(len(word) > _LONGEST_WORD for word in stretch.split()):

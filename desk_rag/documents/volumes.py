@@ -50,7 +50,9 @@ class Mounts:
         """Return what is at `path` now. Raises OSError."""
         info = path.stat()
         real = Path(os.path.realpath(path))
-        kind, source = next((self._mounts[at] for at in (real, *real.parents) if at in self._mounts), ("", ""))
+        kind, source = next(
+            (self._mounts[folder] for folder in (real, *real.parents) if folder in self._mounts), ("", "")
+        )
         uuid = _uuid(info.st_dev, source)
         if uuid:
             filesystem = f"uuid {uuid}"

@@ -102,8 +102,8 @@ class Checkpoints:
                     f"The run in {self._directory.parent} cannot be resumed: {_difference(key, theirs, mine)}",
                     remedy="Give the same options and data as before, or another --out.",
                 )
-        standing = state["standing"]
-        return Standing(standing["step"], Place(**standing["place"]), tuple(standing["losses"]), standing["before"])
+        progress = state["standing"]
+        return Standing(progress["step"], Place(**progress["place"]), tuple(progress["losses"]), progress["before"])
 
     def load(self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
         """Put weights, optimiser and random numbers back as the newest checkpoint has them."""

@@ -188,11 +188,11 @@ def _qa(chunks: Sequence[str], question: Any, answer: Any, quotes: Sequence[Any]
         return QA(question, None)
     if not isinstance(answer, str) or not answer.strip():
         raise ValueError(f"the answer to '{question}' is empty or no text")
-    given = tuple(dict.fromkeys(_texts(quotes))) if quotes else evidence(chunks, question, answer)
-    missing = [quote for quote in given if not any(" ".join(quote.split()) in " ".join(c.split()) for c in chunks)]
+    quoted = tuple(dict.fromkeys(_texts(quotes))) if quotes else evidence(chunks, question, answer)
+    missing = [quote for quote in quoted if not any(" ".join(quote.split()) in " ".join(c.split()) for c in chunks)]
     if missing:
         raise ValueError(f"the quote '{missing[0][:80]}' stands in none of the chunks")
-    return QA(question, answer, given)
+    return QA(question, answer, quoted)
 
 
 def _texts(values: Any) -> tuple[str, ...]:

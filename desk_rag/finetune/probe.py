@@ -41,10 +41,10 @@ class Probe:
 def held_out_contexts(stream: RowStream, count: int, samples: int) -> list[tuple[Context, Context]]:
     """The first contexts of a stream over held-out samples, each (independent, full)."""
     pairs: list[tuple[Context, Context]] = []
-    for at in range(samples):
+    for number in range(samples):
         if len(pairs) == count:
             break
-        one, other = stream.context(0, at, full=False), stream.context(0, at, full=True)
+        one, other = stream.context(0, number, full=False), stream.context(0, number, full=True)
         # Copies of the prefix take room: less may fit in one way than in the other, and that cannot be compared.
         if one is not None and other is not None and (one.chunks, one.asked) == (other.chunks, other.asked):
             pairs.append((one, other))

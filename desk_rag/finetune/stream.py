@@ -169,7 +169,7 @@ class RowStream:
 
     def _check(self) -> None:
         """Raise ConfigError if no sample at all fits: the stream would never give a row."""
-        if not any(self.context(0, at) for at in range(len(self._samples))):
+        if not any(self.context(0, number) for number in range(len(self._samples))):
             raise ConfigError(
                 f"Not one of {len(self._samples)} samples fits into a row of {self._settings.row_tokens} tokens.",
                 remedy="Use longer rows (--row-tokens) or shorter chunks.",

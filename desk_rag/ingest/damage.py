@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,27 +44,45 @@ def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) ->
     return tuple(repaired)
 
 
-def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
-    """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that the index lacks."""
+
+    sentence: str
+    remedy: str
+    """A command, or what it does."""
+    is_open_run: bool = False
+    """An indexing run that met no fault; it may still be going on."""
+
+
+def gaps(store: Store, under: Sequence[Path]) -> list[Gap]:
+    """Return what the index of the documents `under` (all, if empty) lacks, as far as is known."""
     store.check_beside_answer()
-    sentences = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
-    if store.is_lost:
-        sentences.append(_sentence(catalog_lost(store.root)))
+    known = []
     for fault in store.faults():
         if fault.path is None:
-            sentences.append(f"{fault.what} This answer may lack something: desk-rag verify --repair")
+            known.append(Gap(f"{fault.what} Answers may lack something", "desk-rag verify --repair"))
         elif _overlap(fault.path, under):
-            sentences.append(
-                f"The index entry of {fault.path} is damaged and left out: desk-rag index on its folder reads it anew."
-            )
+            remedy = "desk-rag index on its folder reads it anew."
+            known.append(Gap(f"The index entry of {fault.path} is damaged and left out", remedy))
     for run in store.unfinished_runs():
         if run.root is None or _overlap(run.root, under):
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
             of = "" if run.root is None else f" of {run.root}"
             why = f" ({run.reason})" if run.reason else ""
             remedy = "desk-rag index FOLDER" if run.root is None else f"desk-rag index {run.root}"
-            sentences.append(f"The index{of} is not complete since {since}{why}: {remedy}")
-    return tuple(dict.fromkeys(sentences))
+            sentence = f"The index{of} is not complete since {since}{why}"
+            known.append(Gap(sentence, remedy, is_open_run=not run.reason))
+    return list(dict.fromkeys(known))
+
+
+def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
+    """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
+    known = gaps(store, under)
+    sentences = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
+    if store.is_lost:
+        sentences.append(_sentence(catalog_lost(store.root)))
+    return (*sentences, *(f"{gap.sentence}: {gap.remedy}" for gap in known))
 
 
 def _sentence(error: StoreError) -> str:

@@ -70,8 +70,8 @@ class DeletionsWaiting:
     @property
     def sentence(self) -> str:
         """Say what is kept and what the user can do."""
-        gone = f"{self.waiting:,} of {self.known:,} files are gone at once"
-        return f"{gone}; their documents are kept for now (`desk-rag deletions` says for how long)"
+        summary = f"{self.waiting:,} of {self.known:,} files are gone at once"
+        return f"{summary}; their documents are kept for now (`desk-rag deletions` says for how long)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ started again, because what is there already is passed over.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from desk_rag.config import IndexSettings
@@ -90,6 +90,10 @@ class Copy:
         for row in rows:
             self._put(row, row.path, row.stamp)
         self._put_what_belongs_to_chunks(known)
+        for root in self.source.volumes.roots():
+            for folder in [one for one in self.under if root in one.parents] or [root]:
+                if self.target.documents(folder):
+                    self.target.volumes.put(folder, [replace(self.source.volumes.of(root)[0], path=folder)])
         for record in self.source.transfer.model_records():
             self.target.transfer.take_model_record(record)
         self._take(self.source.transfer.stored(self.under), None, progress, always=True)

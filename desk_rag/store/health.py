@@ -23,6 +23,7 @@ from desk_rag.store.maintenance.sweep import Sweep
 from desk_rag.store.types import Activity, Counts, Fault, UnfinishedRun
 
 if TYPE_CHECKING:
+    from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import Namespace
     from desk_rag.store.vectors.search import VectorSearch
 
@@ -113,6 +114,15 @@ class StoreHealth:
         name = str(namespace) if namespace else self._rows.fullest_namespace()
         waiting = self._rows.pending_tokens(name) if name else 0
         return self.estimate(cast("Namespace", name), waiting, bytes_per_token) if waiting else None
+
+    @property
+    def kv_place(self) -> Path:
+        """The directory of the chunk KV."""
+        return self._layout.kv
+
+    def sample_kv_files(self, namespace: Namespace, limit: int) -> list[ChunkFile]:
+        """Return up to `limit` KV files of a namespace, least recently read first; no use is counted."""
+        return self._kv.sample(str(namespace), limit)
 
     def break_even(self, namespace: Namespace) -> BreakEven | None:
         """Return when caching pays, by rates measured here; None if there is too little KV to measure."""

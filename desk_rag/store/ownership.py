@@ -38,6 +38,7 @@ TAG_CONTENT = _SIGNATURE + (
 )
 SOCKET = "run/resident.sock"
 """Socket of a resident process (indexer/resident)."""
+RATES = "rates.json"  # of loading and prefilling, as measured on this machine
 LOCK = "run/writer.lock"
 """File that the writer holds a lock on."""
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
@@ -48,7 +49,7 @@ _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
     r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?|resident\.sock))?"
     r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+(-\d+)?\.tmp)?)?"
-    r"|(drives|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
+    r"|(drives|rates|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
     r"|lost\+found|\.DS_Store"
 )
 """Paths that may exist before the tag does; the last two belong to the operating system."""
@@ -76,8 +77,8 @@ class Cleared:
 
 def is_store(root: Path) -> bool:
     """Return whether a directory has our CACHEDIR.TAG, or a catalog and the folders beside it."""
-    begun = (root / CATALOG).is_file() and all((root / name).is_dir() for name in _OWN_FOLDERS)
-    return begun or is_tagged(root)
+    has_parts = (root / CATALOG).is_file() and all((root / name).is_dir() for name in _OWN_FOLDERS)
+    return has_parts or is_tagged(root)
 
 
 def is_tagged(root: Path) -> bool:
@@ -387,6 +388,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (r"run/catalog\.mark", _mark),
         (rf"run/held-removals\.(json({_TEMPORARY})?|tmp)", _or_unwritten(_held_removals)),
         (rf"drives\.json({_TEMPORARY})?", _or_unwritten(_json("version", "drives"))),
+        (rf"{re.escape(RATES)}({_TEMPORARY})?", _or_unwritten(_json("rates"))),
         (rf"{re.escape(KV_RECORD)}({_TEMPORARY})?", _or_unwritten(_RECORD)),
         (rf"{re.escape(KV_MARKER)}({_TEMPORARY})?", _or_unwritten(_RECORD)),
         (rf"{re.escape(TAG)}({_TEMPORARY})?", _tag_file),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-    from desk_rag.store.types import DocumentRow, FileStamp, Hit, Passage, PendingChunk, PurgeReport
     from desk_rag.store.vectors.search import VectorSearch
 
 
@@ -214,6 +213,10 @@ class Store(StoreHealth):
     def search_words(self, query: str, limit: int, under: Sequence[Path] = ()) -> list[Hit]:
         """Return chunks by BM25 over text and file names, best first; any text is a valid query."""
         return self._catalog.search_words(query, limit, under)
+
+    def spellings(self, typed: Collection[str], is_known: Callable[[str], bool]) -> dict[str, list[str]]:
+        """Return words of the documents spelled like those that no document has and `is_known` does not accept."""
+        return self._catalog.spellings(typed, is_known)
 
     def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
         """Compare the word index with these chunks, which another search has returned; see `faults`."""

@@ -17,6 +17,8 @@ from desk_rag.store.catalog.deletion_rows import Decision
 
 if TYPE_CHECKING:
     from desk_rag.indexer.service import Service
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import PurgeReport
 
 Emit = Callable[[Message], None]
 Stop = Callable[[], bool]
@@ -35,11 +37,9 @@ def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Messag
 
 def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
     """Bring folders and files up to date, by the index settings of whoever asks, which hold from now on."""
-    folders, index = request["folders"], request["index"]
-    assert isinstance(folders, list)
-    service.use_index_settings(IndexSettings.model_validate(index))
+    folders = _use_index_settings(service, request)
     run = Run(service.parts, service.settings, stop, _Relay(service, emit))
-    finished = run.run([Path(str(folder)) for folder in folders], warm=bool(request.get("warm")))
+    finished = run.run(folders, warm=bool(request.get("warm")))
     service.report(finished)
     emit({"finished": values.plain(finished)})
 
@@ -56,10 +56,39 @@ def _decide(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
 
 def _purge(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
     """Forget a folder, and leave it out until this process ends: it would be read again at once."""
-    path, store = Path(str(request["folder"])), service.parts.store
+    path = Path(str(request["folder"]))
     left_out = service.leave_out(path)
-    report = store.purge_verify(path) if request.get("check") else store.purge(path)
+    check, keep_caches = bool(request.get("check")), bool(request.get("keep_caches"))
+    report = forget(service.parts.store, path, check=check, keep_caches=keep_caches)
     emit({"report": values.plain(report), "left_out": left_out})
+
+
+def forget(store: Store, path: Path, *, check: bool = False, keep_caches: bool = False) -> PurgeReport:
+    """Remove what was derived from `path`; with `keep_caches`, chunk KV stays as long as that of deleted files."""
+    if not keep_caches:
+        return store.purge_verify(path) if check else store.purge(path)
+    from desk_rag.store.types import PurgeReport
+
+    documents, chunks, *_ = store.remove_documents([row.path for row in store.documents(path)], keep_kv=True)
+    store.volumes.forget(path)
+    store.checkpoint()
+    return PurgeReport(documents, chunks, kv_files=0, freed_bytes=0, verified=False, traces=())
+
+
+def _obey(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
+    """Look through all folders by the index settings of whoever asks, which hold from now on."""
+    _use_index_settings(service, request)
+    service.sweep()
+    emit({"obeyed": True})
+
+
+def _use_index_settings(service: Service, request: Message) -> list[Path]:
+    """Read files by the settings of `request` from now on; return its folders, which are wanted again if left out."""
+    folders = request["folders"]
+    assert isinstance(folders, list)
+    paths = [Path(str(folder)) for folder in folders]
+    service.use_index_settings(IndexSettings.model_validate(request["index"]), paths)
+    return paths
 
 
 def _repair(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
@@ -72,6 +101,7 @@ def _repair(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
 
 WORK: dict[str, Callable[[Service, Message, Emit, Stop], None]] = {
     "index": _index,
+    "index_settings": _obey,
     "deletions": _decide,
     "purge": _purge,
     "repair": _repair,

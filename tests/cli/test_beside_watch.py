@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import main
-from desk_rag.config import IdleSettings, Settings, StoreSettings
+from desk_rag.config import IdleSettings, Settings, StoreSettings, load
 from desk_rag.documents.status import FileState
+from desk_rag.errors import StoreLocked
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
 from desk_rag.indexer.resident import protocol
@@ -21,6 +22,8 @@ from desk_rag.indexer.resident.answers import Resident
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.service import Service
 from desk_rag.store.store import Store
+from desk_rag.tui.management.library_changes import LibraryChanges
+from desk_rag.tui.management.session import Session
 from tests.indexer.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(not protocol.is_supported(), reason="needs the local socket")
@@ -51,7 +54,7 @@ class Watched:
         self.server = Server(self.data, resident.handle)
         assert self.server.start() == ""
         self.service.start()
-        wait_for(self.is_idle)
+        wait_for(self.is_idle, 240)  # the first one also tries out the model's caches
 
     def write(self, name: str, text: str) -> Path:
         path = (self.docs if hasattr(self, "docs") else Path()).parent / name
@@ -152,14 +155,15 @@ def test_confirmed_deletions_are_gone_when_the_command_has_said_so(watched: Watc
     for path in names:
         path.unlink()
     assert watched.run("index", str(watched.other), "--no-kv")[0] == 0
-    assert "the files of 8 documents are gone" in watched.run("deletions")[1]
+    listed = watched.run("deletions")[1]
+    assert "8 files that desk-rag had read cannot be found any more" in listed and f"--keep {watched.other}\n" in listed
     kept = watched.run("deletions", "--keep", str(watched.other))
-    assert kept[:2] == (0, "Kept in the index: 8 documents. Answers say that the files are gone.\n")
+    assert kept[:2] == (0, "Kept: 8 documents. Answers quote them, and say that the files are gone.\n")
     removed = watched.run("deletions", "--confirm", str(watched.other))
-    assert removed[:2] == (0, "Removed from the index: 8 documents.\n")
-    assert watched.run("deletions")[1] == "No documents are kept whose files are gone.\n"
+    assert removed[:2] == (0, "Forgot 8 documents whose files are gone.\n")
+    assert watched.run("deletions")[1] == "No documents are kept whose files are gone: nothing waits for you.\n"
     code, _, err = watched.run("deletions", "--confirm", str(watched.other))
-    assert code == 2 and "No document below" in err
+    assert code == 2 and "No indexed file below" in err
 
 
 def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched) -> None:
@@ -178,6 +182,14 @@ def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched)
     assert watched.documents() == {"door.md", "fence.md", "roof.md", "wall.md"}
 
 
+def test_a_purged_folder_stays_left_out_when_another_folder_is_indexed(watched: Watched) -> None:
+    assert watched.run("purge", "--yes", str(watched.docs / "house"))[0] == 0
+    assert watched.run("index", str(watched.other), "--no-kv")[0] == 0
+    watched.service.sweep()
+    wait_for(lambda: not watched.service.is_working())
+    assert watched.documents() == {"door.md", "boat.md"}
+
+
 def test_a_purged_root_is_watched_no_longer(watched: Watched) -> None:
     assert watched.run("purge", "--yes", str(watched.docs))[0] == 0
     assert watched.service.folders == () and watched.documents() == set()
@@ -185,6 +197,43 @@ def test_a_purged_root_is_watched_no_longer(watched: Watched) -> None:
     watched.service.sweep()
     wait_for(lambda: not watched.service.is_working())
     assert watched.documents() == set()
+
+
+def test_what_the_library_of_a_ui_forgets_leaves_the_index_and_comes_back(watched: Watched, tmp_path: Path) -> None:
+    """The UI does not index beside a process that does: that process forgets, leaves out, and reads again."""
+    config, house = tmp_path / "config.toml", watched.docs / "house"
+    session = Session(watched.settings, [watched.docs], config)
+    changes = LibraryChanges(session)
+    forgotten = changes.forget(house, keep_caches=True)
+    assert forgotten.sentence == "Forgot 1 document of house; caches kept for 72 h."
+    assert watched.documents() == {"door.md"} and load(config).index.exclude == ("/house/",)
+    watched.service.sweep()
+    wait_for(lambda: not watched.service.is_working())
+    assert watched.documents() == {"door.md"}, "the other process leaves it out, too"
+    assert forgotten.undo is not None
+    assert forgotten.undo() == "house is read again; caches that are still there are used again."
+    wait_for(lambda: "roof.md" in watched.documents())
+    assert load(config).index.exclude == ()
+    assert "with all caches" in changes.forget(house / "roof.md", keep_caches=False).sentence
+    for file in watched.data.rglob("*"):
+        assert not file.is_file() or b"roofer comes" not in file.read_bytes()
+    changes.exclude(changes.exclusion(watched.docs / "door.md", watched.docs))
+    wait_for(lambda: watched.documents() == set())
+    root = changes.forget(watched.docs, keep_caches=False)
+    assert "The desk-rag that indexes leaves docs out until it ends." in root.sentence
+    assert watched.service.folders == ()
+    session.detach()
+
+
+def test_a_folder_that_cannot_be_forgotten_is_still_named_in_the_settings(watched: Watched, tmp_path: Path) -> None:
+    """Another process writes and takes no requests."""
+    watched.server.stop()
+    config = tmp_path / "config.toml"
+    session = Session(watched.settings, [watched.docs], config)
+    with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+        LibraryChanges(session).forget(watched.docs / "house", keep_caches=False)
+    assert load(config).index.exclude == () and watched.documents() == {"door.md", "roof.md"}
+    session.detach()
 
 
 def test_damage_is_repaired_by_the_process_that_writes(watched: Watched) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 import stat
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from desk_rag.cli import main
+from desk_rag.store.chats.chats import open_chats
+from desk_rag.store.chats.records import SavedTurn
 
 DISHWASHER = (
     "# Dishwasher\n\nThe dishwasher in the kitchen was repaired on 3 May 2025 by Jonas Weil of Weil Appliances. "
@@ -85,6 +91,26 @@ def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
     assert desk.run("chats", "delete", "1").code == 2, "without a terminal it needs --yes"
     assert desk.run("chats", "delete", "1", "--yes").code == 0
     assert desk.run("chats", "show", "1").code == 2
+
+
+def test_the_latest_chats_are_listed_one_line_each(desk: Desk) -> None:
+    chats, _ = open_chats(desk.data)
+    assert chats is not None
+    now = time.time()
+    for number in range(23):
+        question = f"Question {number}?\nSecond line"
+        chats.add(None, SavedTurn(question, "", "An answer.", True, False, "embedded", "cached", now))
+    chats.close()
+    with closing(sqlite3.connect(desk.data / "chats.sqlite")) as connection, connection:
+        connection.execute("UPDATE chats SET changed_at = ? - 86400 * (40 - id) WHERE id < 22", (now,))
+    lines = desk.run("chats").out.splitlines()
+    assert len(lines) == 21 and lines[-1] == "3 older ones: --all"
+    assert re.fullmatch(r" +23  +today \d\d:\d\d  +1 turn  Question 22\? Second line", lines[0])
+    assert re.fullmatch(r" +21  \d{4}-\d\d-\d\d \d\d:\d\d  +1 turn  Question 20\? Second line", lines[2])
+    every = desk.run("chats", "--all").out.splitlines()
+    assert len(every) == 23 and "older" not in every[-1] and every[:20] == lines[:20]
+    listed = desk.json("chats")["chats"]
+    assert isinstance(listed, list) and len(listed) == 23 and listed[0]["title"].startswith("Question 22?")
 
 
 def test_private_questions_leave_no_trace(desk: Desk) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import doctor
+from desk_rag.cli.checks import data_directory as stored
+from desk_rag.cli.checks.finding import Finding
 from desk_rag.cli.main import main
-from desk_rag.config import Settings
-from desk_rag.errors import full_disk
+from desk_rag.config import Settings, StoreSettings
+from desk_rag.errors import CatalogLost, full_disk
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
 
@@ -100,11 +102,13 @@ def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) ->
         return {finding["name"]: finding for finding in report}  # type: ignore[attr-defined]
 
     listed = findings()
-    quality = listed["int8 quality"]
+    quality = listed["cache quality"]
     assert quality["verdict"] == "ok" and "int8*10" in quality["detail"]
-    assert "embedded: KL " in quality["detail"] and "4 of 4 codes" in quality["detail"]
+    assert quality["detail"].startswith("embedded: answers from caches do not differ noticeably from those without.")
+    assert "(KL " in quality["detail"] and "4 of 4 hidden codes" in quality["detail"]
     assert "keys turn exactly" in quality["detail"]
-    assert "to prefill and" in listed["break-even"]["detail"] and "times less" in listed["break-even"]["detail"]
+    saved = listed["time saved"]["detail"]
+    assert "times less time than reading the passage" in saved and saved.endswith(" to load)")
     assert "7 of them warm" in listed["index"]["detail"]
     assert listed["disk"]["verdict"] == "ok" and "may take 20.0 GiB" in listed["disk"]["detail"]
     assert "store" not in listed
@@ -121,6 +125,64 @@ def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) ->
     assert desk.run("verify", "--repair").code == 0
     assert "store" not in findings()
     assert desk.json("index", str(desk.documents))["warm"] == 1
+
+
+def verdicts(data: Path) -> list[tuple[str, str, str]]:
+    """Name, verdict and detail of every finding about the data directory."""
+    settings = Settings(data_dir=data)
+    checks = (stored.data_dir, stored.index, stored.chats)
+    findings = [found for check in checks for found in as_list(check(settings))]
+    return [(found.name, found.verdict.value, found.detail) for found in findings]
+
+
+def as_list(found: Finding | list[Finding]) -> list[Finding]:
+    return found if isinstance(found, list) else [found]
+
+
+def test_no_green_mark_stands_over_a_fault(tmp_path: Path) -> None:
+    documents, data = tmp_path / "documents", tmp_path / "data"
+    documents.mkdir()
+    for number in range(8):
+        (documents / f"{number}.txt").write_text(f"Lamp {number} costs {number} euros.\n", encoding="utf-8")
+
+    def run(*words: str) -> int:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            return main([*words, "--data-dir", str(data)])
+
+    assert run("index", str(documents), "--no-kv") == 0
+    assert {verdict for _, verdict, _ in verdicts(data)} == {"ok"}
+
+    (data / "chats.sqlite").write_bytes(b"no database" * 100)
+    assert ("chats", "warn") in [found[:2] for found in verdicts(data)]
+    (data / "chats.sqlite").unlink()
+
+    for file in documents.iterdir():
+        if file.name != "7.txt":
+            file.unlink()
+    assert run("index", str(documents), "--no-kv") == 0
+    (waiting,) = [found for found in verdicts(data) if found[0] == "folders"]
+    assert waiting[1] == "warn" and "the files of 7 documents are gone" in waiting[2]
+
+    documents.rename(tmp_path / "elsewhere")
+    away = [detail for name, verdict, detail in verdicts(data) if (name, verdict) == ("folders", "warn")]
+    assert any("8 documents are kept" in detail for detail in away), away
+
+    with Store.open(data, StoreSettings(), writer=True) as store:
+        store.begin_run(documents, "the disk is full")
+    cut_off = [found for found in verdicts(data) if found[0] == "index"]
+    assert {verdict for _, verdict, _ in cut_off} == {"warn"} and "the disk is full" in cut_off[1][2]
+
+    (data / "catalog.sqlite").unlink()
+    with pytest.raises(CatalogLost):
+        verdicts(data)
+    assert run("doctor") == 1
+
+
+def test_a_data_directory_that_cannot_be_used_is_no_ok(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(b"not ours")
+    assert verdicts(tmp_path)[0][1] == "fail" and "photo.jpg" in verdicts(tmp_path)[0][2]
+    assert verdicts(tmp_path / "photo.jpg")[0][:2] == ("data", "fail")
+    assert verdicts(tmp_path / "new")[0][:2] == ("data", "ok")
 
 
 def test_doctor_looks_at_the_adapter(desk: Desk, tmp_path: Path) -> None:
@@ -239,7 +301,10 @@ def test_a_lost_catalog_is_not_called_empty(tmp_path: Path, capsys: pytest.Captu
     assert main(["index", "--no-kv", str(documents), *here]) == 0
     for lose in (lambda path: path.write_bytes(b""), Path.unlink):
         lose(data / "catalog.sqlite")
-        for command in (("status",), ("search", "cellar", "--words"), ("ask", "What is in the cellar?")):
+        for command in (
+            *(("status",), ("search", "cellar", "--words"), ("ask", "What is in the cellar?")),
+            *(("verify",), ("verify", "--repair")),
+        ):
             capsys.readouterr()
             code = main([*command, *here])
             said = capsys.readouterr().err
@@ -264,7 +329,8 @@ def test_a_catalog_that_cannot_be_read_is_repaired_by_beginning_it_anew(
     assert "is damaged" in capsys.readouterr().out
     assert main(["verify", "--repair", *here]) == 0
     assert "replaced by an empty one" in capsys.readouterr().out
-    assert main(["verify", *here]) == 0
+    assert main(["verify", *here]) == 4
+    assert "is lost" in capsys.readouterr().err
     assert main(["search", "cellar", "--words", *here]) == 4
     assert main(["index", "--no-kv", str(documents), *here]) == 0
     capsys.readouterr()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.cli import doctor
 from desk_rag.cli import store as cli_store
+from desk_rag.cli.checks import data_directory as stored
 from desk_rag.config import Settings
 from desk_rag.errors import StoreError
 from desk_rag.store.ownership import KV_MARKER, KV_RECORD, TAG
@@ -72,7 +72,7 @@ def test_foreign_files_that_come_later_stay_and_are_named(apart: Path, big: Path
         path.write_text("a person's own")
     with Store.open(apart, settings(big), writer=True) as store:
         assert set(store.verify().foreign) == set(planted) and store.verify().clean
-    (finding,) = doctor._foreign(Settings(data_dir=apart, store=settings(big)))
+    (finding,) = stored.other_files(Settings(data_dir=apart, store=settings(big)))
     assert str(planted[0]) in finding.detail
     drive(apart, big)
     assert {path for path in big.rglob("*") if path.is_file()} == set(planted)
@@ -121,7 +121,7 @@ def test_while_the_drive_is_away_nothing_is_forgotten(
         assert store.counts(made.NS).warm == 5, "a small budget evicts nothing that cannot be reached"
     configured = Settings(data_dir=apart, store=settings(big))
     assert cli_store.status(configured, as_json=False) == 0
-    assert any(str(big) in finding.detail for finding in doctor._kv_dir(configured))
+    assert any(str(big) in finding.detail for finding in stored.kv_dir(configured))
     assert "away      The chunk KV directory" in capsys.readouterr().out
     assert snapshot(away) == before and not (left == "mount point" and list(big.iterdir()))
     if big.exists():

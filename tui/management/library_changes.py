@@ -5,7 +5,8 @@ Each change is described before it is made, so that the screen can ask. The user
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING
 from desk_rag.documents.discovery import LeftOut, examine
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, StoreError, StoreLocked
+from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest.explanation import exclusion_rule
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
     from desk_rag.store.store import Store
+    from desk_rag.store.types import PurgeReport
     from desk_rag.tui.management.session import Indexing, Session
     from desk_rag.tui.management.settings_file import Key
 
@@ -86,10 +89,18 @@ class LibraryChanges:
         rules = [str(rule) for rule in listed] if isinstance(listed, list) else []
         return tuple(rule for rule in rules if rule != without)
 
-    def _set_rules(self, rules: tuple[str, ...]) -> bool:
+    def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = ()) -> bool:
+        """Write the rules and have them obeyed, with `wanted` read again; False if that has to wait."""
+        from desk_rag.indexer.resident import handover
+
         session = self._session
         session.file.write({_EXCLUDE: list(rules) or None})
-        return session.use(_with_rules(session.settings, rules), session.folders)
+        now = session.use(_with_rules(session.settings, rules), session.folders)
+        if session.indexing is None or not session.indexing.indexes:
+            with suppress(NoResident):
+                handover.use_index_settings(session.settings, wanted)
+                return True
+        return now
 
     def _later(self) -> str:
         store = self._session.store()
@@ -140,6 +151,7 @@ class LibraryChanges:
         inside = next((root for root in roots if root in path.parents), None)
         exclusion = None if inside is None else self.exclusion(path, inside)
         named = self._folders()
+        gone = tuple(folder for folder in named if folder not in _without(named, path))
         if exclusion is not None:
             rules = (*self._rules(), exclusion.rule)
             changes: dict[Key, object] = {_EXCLUDE: list(rules)}
@@ -151,7 +163,11 @@ class LibraryChanges:
         indexing = self._halted()
         try:
             session.file.write(changes)
-            documents, traces = self._removed(path, keep_caches=keep_caches)
+            try:
+                report, elsewhere = self._removed(path, keep_caches=keep_caches)
+            except BaseException:
+                self._write_back(exclusion, gone)
+                raise
         except BaseException:
             if indexing is not None:
                 indexing.resume(before, roots)
@@ -159,14 +175,15 @@ class LibraryChanges:
         session.settings, session.folders = after, left
         if indexing is not None:
             indexing.resume(after, left)
-        what = f"{documents:,} document{'' if documents == 1 else 's'} of {path.name}"
+        what = f"{report.documents:,} document{'' if report.documents == 1 else 's'} of {path.name}"
         also = _also_left_out(exclusion)
+        if elsewhere and exclusion is None:
+            also += f" The desk-rag that indexes leaves {path.name} out until it ends."
         if keep_caches:
             hours = before.index.deletion_grace_hours
-            gone = tuple(folder for folder in named if folder not in _without(named, path))
             undo = partial(self._remember, path, exclusion, gone, tuple(root for root in roots if root not in left))
             return Change(f"Forgot {what}; caches kept for {hours:g} h.{also}", undo)
-        rest = f" Part of the text is still in {', '.join(traces)}." if traces else ""
+        rest = f" Part of the text is still in {', '.join(report.traces)}." if report.traces else ""
         return Change(f"Forgot {what}, with all caches.{also}{rest}")
 
     def _remember(
@@ -175,14 +192,21 @@ class LibraryChanges:
         """Take back what `forget` wrote, and nothing that was written since."""
         session = self._session
         if exclusion is not None:
-            now = self._set_rules(self._rules(without=exclusion.rule))
+            now = self._set_rules(self._rules(without=exclusion.rule), (path,))
         else:
-            listed = self._folders()
-            back = [*listed, *(folder for folder in named if folder not in listed)]
-            session.file.write({_FOLDERS: [str(folder) for folder in back] or None})
+            self._write_back(exclusion, named)
             folders = (*session.folders, *(root for root in roots if root not in session.folders))
-            now = session.use(session.settings.model_copy(update={"folders": tuple(back)}), folders)
+            now = session.use(session.settings.model_copy(update={"folders": self._folders()}), folders)
         return f"{path.name} is read again{'' if now else self._later()}; caches that are still there are used again."
+
+    def _write_back(self, exclusion: Exclusion | None, named: tuple[Path, ...]) -> None:
+        """Take a rule out of the settings file, or put folders that were named there back."""
+        if exclusion is not None:
+            self._session.file.write({_EXCLUDE: list(self._rules(without=exclusion.rule)) or None})
+            return
+        listed = self._folders()
+        back = [*listed, *(folder for folder in named if folder not in listed)]
+        self._session.file.write({_FOLDERS: [str(folder) for folder in back] or None})
 
     def _folders(self) -> tuple[Path, ...]:
         """Return the folders in the settings file as it is now."""
@@ -190,44 +214,37 @@ class LibraryChanges:
         return tuple(Path(str(folder)) for folder in listed) if isinstance(listed, list) else ()
 
     def _halted(self) -> Indexing | None:
-        """Stop the indexing of this process, if it has begun. Raises StoreLocked if another process indexes."""
+        """Stop the indexing of this process; None if it has not begun, or another process indexes."""
         indexing = self._session.indexing
-        if indexing is not None and not indexing.indexes:
-            raise StoreLocked(
-                "Another desk-rag indexes these folders, and would read this again.",
-                remedy="End that process (its number is in the status line), then forget the folder here.",
-            )
-        if indexing is not None and not indexing.halt():
+        if indexing is None or not indexing.indexes:
+            return None
+        if not indexing.halt():
             indexing.resume(self._session.settings, self._session.folders)
             raise StoreLocked("A step of the indexing cannot be interrupted now.", remedy="Try again in a minute.")
         return indexing
 
-    def _removed(self, path: Path, *, keep_caches: bool) -> tuple[int, tuple[str, ...]]:
-        """Remove the documents; return their number and where text of them is left."""
-        indexing, settings = self._session.indexing, self._session.settings
-        if indexing is not None:
-            return _remove(indexing.store, path, keep_caches=keep_caches)
+    def _removed(self, path: Path, *, keep_caches: bool) -> tuple[PurgeReport, bool]:
+        """Remove the documents, here or in the process that indexes; also return whether it was that process."""
+        from desk_rag.indexer.resident import handover
+        from desk_rag.indexer.resident.changes import forget
+        from desk_rag.indexer.resident.keeping import make_way
         from desk_rag.store.open_to_purge import open_to_purge
 
+        indexing, settings = self._session.indexing, self._session.settings
+        if indexing is not None and indexing.indexes:
+            return forget(indexing.store, path, keep_caches=keep_caches), False
+        with suppress(NoResident):
+            return handover.purge(settings, path, check=False, keep_caches=keep_caches)[0], True
+        make_way(settings.data_dir)
         store, _ = open_to_purge(settings.data_dir, settings.store, path)
         with store:
-            return _remove(store, path, keep_caches=keep_caches)
+            return forget(store, path, keep_caches=keep_caches), False
 
     def _opened(self) -> Store:
         store = self._session.store()
         if store is None:
             raise StoreError("Nothing is indexed yet.", remedy="Choose a folder first.")
         return store
-
-
-def _remove(store: Store, path: Path, *, keep_caches: bool) -> tuple[int, tuple[str, ...]]:
-    if not keep_caches:
-        report = store.purge(path)
-        return report.documents, report.traces
-    documents = store.remove_documents([row.path for row in store.documents(path)], keep_kv=True)[0]
-    store.volumes.forget(path)
-    store.checkpoint()
-    return documents, ()
 
 
 def _also_left_out(exclusion: Exclusion | None) -> str:

@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from desk_rag.answering.events import Answer, Timings
-from desk_rag.tui.wording import count, seconds
+from desk_rag.tui.wording import seconds
 
 _MUTED = "$foreground 60%"
 _STAGES = {
@@ -68,7 +68,7 @@ def summary(first_word: float, answer: Answer | None) -> Content:
 
 def _facts(answer: Answer) -> list[str]:
     chunks = answer.warm_chunks + answer.cold_chunks
-    facts = [f"{answer.warm_chunks} of {count(chunks, 'chunk')} warm"] if chunks else []
+    facts = [answer.warmth] if chunks else []
     timings = answer.timings
     if timings.recompute_ratio > 0:
         facts.append(f"{timings.recompute_ratio:.0%} recomputed")

@@ -26,6 +26,8 @@ from desk_rag.answering.evidence.trie_decoding import (
     log_probabilities,
 )
 from desk_rag.answering.evidence.two_values import ValuePreference
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.objections import Objections
 from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import Lookup, look_up
@@ -44,6 +46,8 @@ _LOOKED_UP = 12.0
 """Least log-odds of the row of a table that the question names, see `rows.look_up`."""
 _LEAD = 3.0
 """Log-odds by which a sentence must lead to be the one about what the question names."""
+_OTHER_KIND_NATS = 8.0
+"""Nats that a short answer of another kind loses."""
 _NUM_SPANS = 12
 """Spans of the quote that are compared as short answers."""
 
@@ -133,12 +137,14 @@ class _Penalties:
     quoted: Mapping[Place, Sequence[tuple[int, int]]]
     quoted_penalty: float
     requirements: Requirements
+    objections: Objections
     lookup: Lookup | None
 
     def of(self, place: Place, begin: int, end: int) -> tuple[float, float, tuple[int, int] | None]:
         """`penalty`, `unmet` and `looked_up` of an occurrence."""
         penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
+        unmet += self.objections.penalty(place.text[begin:end])
         lookup = self.lookup
         is_row = lookup is not None and (place, begin, end) == lookup.row
         return penalty, unmet, lookup.value if lookup is not None and is_row else None
@@ -223,11 +229,14 @@ class EvidenceSelector:
             ids = tuple(self._prompt.answer_ids(occurrence.chunk[begin:end]))[:room]
             candidates_by_ids[ids] = Candidate(ids, 0.0)
         spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
+        kind = kind_asked(question)
         for span in spans:
-            ids = tuple(self._prompt.answer_ids(occurrence.chunk[span.begin : span.end]))[:room]
+            text = occurrence.chunk[span.begin : span.end]
+            ids = tuple(self._prompt.answer_ids(text))[:room]
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
                 bonus = self._bonus(self._config.span_weight, span.score)
                 bonus += preference.nats(span.begin - occurrence.begin, span.end - occurrence.begin)
+                bonus -= 0.0 if kind is None or is_of_kind(kind, text) else _OTHER_KIND_NATS
                 candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
         return list(candidates_by_ids.values())
 
@@ -265,7 +274,8 @@ class EvidenceSelector:
         scores_by_place = dict(zip(distinct, scores, strict=True))
         quoted = {place: quoted_parts(place.text) for place in distinct}
         requirements, lookup = Requirements(question), look_up(question, distinct)
-        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, lookup)
+        objections = Objections(question)
+        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, objections, lookup)
         return {
             sentence: max(
                 _occurrences(sentence.text, scores_by_place, penalties),

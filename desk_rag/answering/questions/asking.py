@@ -25,7 +25,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
-from desk_rag.answering.questions.folder import look_alikes
+from desk_rag.answering.questions.folder import look_alikes, written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
@@ -34,10 +34,13 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
+from desk_rag.answering.requirements.answer_kinds import misfit
+from desk_rag.answering.requirements.correspondence import correspondents
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.retrieval.search import RetrievedChunk
+from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 
 _CONVINCING = 0.5
 """Support from which an answer needs no second look; see "A second look" in bench/LOG.md."""
+_DOUBTED = 0.3
+"""Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
 
 ChooseChunks = Callable[["EmbedderLike", str], Sequence[RetrievedChunk]]
 """Chooses what is read: the embedder and the question, as far as the model can read it, to chunks, best first."""
@@ -75,13 +80,27 @@ class Reader:
 def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the events of the answer to `question`; `Finished` comes last, once."""
     began, first_text = time.perf_counter(), None
-    for event in _answer(reader, question, under):
+    spelled = spelled_as_documents(reader.store, question)
+    for event in _answer(reader, question if spelled is None else spelled.question, under):
         if first_text is None and isinstance(event, Evidence | AnswerText):
             first_text = time.perf_counter() - began
         if isinstance(event, Finished):
             timed = replace(event.answer.timings, first_text=first_text)
             event = _with_unmet(_with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under))
+            event = event if spelled is None else _with_spelling(event, question, spelled)
         yield event
+
+
+def _with_spelling(event: Finished, question: str, spelled: Spelled) -> Finished:
+    """Say which words of the question were read otherwise; an answer about another name is doubtful."""
+    done = replace(event.answer, question=question, notices=(*event.answer.notices, spelled.notice))
+    if done.found and spelled.names:
+        done = replace(done, support=_at_most(done.support), unmet=(*done.unmet, *spelled.names))
+    return Finished(done)
+
+
+def _at_most(support: float | None) -> float:
+    return _DOUBTED if support is None else min(support, _DOUBTED)
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
@@ -114,6 +133,10 @@ def _of_whole_folder(
 ) -> Generator[AnswerEvent, None, bool]:
     """Answer from all passages; return False if there was nothing to show, count or add up."""
     if request.form is Form.ABOUT:
+        author = correspondents(question).sender
+        if author and author[0].isupper():
+            store, embedder, subject = reader.store, reader.embedder, request.subject
+            return (yield from _passing(written_by.about(store, embedder, question, subject, author, under)))
         topic, below = _about(reader, question, request.subject, under)
         events = summary.about(reader.store, reader.embedder, topic, request.subject, below)
     elif request.form is Form.SUMMARY:
@@ -164,6 +187,18 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
 
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
+    """Answer from the nearest chunks or the best of more; an answer of another kind than asked for is doubtful."""
+    for event in _read(reader, question, look):
+        if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
+            done = event.answer
+            reason = misfit(question, done.text, done.citations[0].quote)
+            if reason and not done.doubtful:
+                done = replace(done, support=_at_most(done.support), notices=(*done.notices, reason))
+            event = Finished(done)
+        yield event
+
+
+def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks; if they do not convince, from the best of more."""
     narrowed = narrow(reader.store, question, look.under)
     if narrowed is not None and narrowed.strict:

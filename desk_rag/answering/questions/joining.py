@@ -104,6 +104,7 @@ class Joined:
                 timings=_sum([answer.timings for answer in answers]),
                 warm_chunks=sum(answer.warm_chunks for answer in answers),
                 cold_chunks=sum(answer.cold_chunks for answer in answers),
+                read_anew_chunks=sum(answer.read_anew_chunks for answer in answers),
                 raw="\n".join(answer.raw for answer in answers),
                 notices=tuple(dict.fromkeys(notice for answer in answers for notice in answer.notices)),
                 support=min(supports, default=None),

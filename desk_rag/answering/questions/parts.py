@@ -38,7 +38,8 @@ _TWO_OF_ONE = re.compile(
 _RELATIVE = re.compile(r"\b(?:who|whom|whose|which|that|what|when|where|why|how)\b", re.I)
 _PERSONS = (
     "man woman person one guy lady people teacher painter carpenter doctor vet lawyer clerk owner author writer"
-    " composer engineer technician driver tenant landlord guest customer leader chair editor dentist plumber"
+    " composer engineer technician driver tenant landlord landlady guest customer leader chair editor dentist plumber"
+    " supplier dealer provider manufacturer contractor insurer"
 )
 _BY_WAY_OF = re.compile(
     r"^(?P<before>.+?\s)(?P<noun_phrase>the\s+(?P<noun>[\w-]+(?:\s[\w-]+)?)\s+(?:who|that|which)\s+(?P<clause>.+?))"

@@ -19,7 +19,9 @@ _ASKS_NAME = re.compile(
     re.I,
 )
 _ASKS_TIME = re.compile(
-    r"^(?:(?:since|until|from|by)\s+)?when\b|^(?:on|in)?\s*(?:which|what)\s+(?:day|date|year|month)\b", re.I
+    r"^(?:(?:since|until|from|by)\s+)?when\b"
+    r"|^(?:(?:on|in|at|by|from|since|until)\s+)?(?:which|what)\s+(?:day|date|year|month|weekday|time)\b",
+    re.I,
 )
 _ASKS_NUMBER = re.compile(
     r"^how\s+(?:much|many|high|long|old|far|large|heavy|tall|wide|deep)\b"
@@ -32,18 +34,21 @@ _WORD_NUMBERS = re.compile(
     re.I,
 )
 _TIME_WORDS = re.compile(
-    r"\d|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|jan\w*|feb\w*|mar(?:ch)?|apr\w*|may|june?|july?|aug\w*|sep\w*"
-    r"|oct\w*|nov\w*|dec\w*|spring|summer|autumn|winter|today|tomorrow|yesterday|noon|midnight|morning|afternoon|evening"
-    r"|night|week|month|year|day|hour|minute|after|before|when|while|until|during|once|soon|never|always|daily|weekly"
-    r"|monthly|easter|christmas|end|beginning|start)\w*\b",
+    r"\d|\b(?:(?:at|by|from|until|since|in|past|before|after|to)\s+(?:one|two|three|four|five|six|seven|eight|nine|ten"
+    r"|eleven|twelve|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)|half\s+past|o['’]clock"
+    r"|(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?"
+    r"|aug(?:ust)?|sep(?:t|tember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|spring|summer|autumn|winter|noon|midnight"
+    r"|morning|afternoon|evening|night|weekend|week|month|year|quarter|day|hour|minute)s?"
+    r"|today|tonight|tomorrow|yesterday|after|before|when|while|until|during|once|soon|never|always|now|daily|weekly"
+    r"|monthly|yearly|annually|easter|christmas|end|beginning|start|as\s+soon)\b",
     re.I,
 )
 _CODE = re.compile(r"\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\b|\d+")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _ASKS_PAST = re.compile(r"^(?:when|where|who|by\s+whom|how)\s+(?:was|were|did|has|have)\b|^who\s+(?:\w+ed)\b", re.I)
 _PLANS = re.compile(
-    r"\b(?:is|are)\s+(?:due\s+)?to\s+be\b|\bwill\s+be\b|\b(?:put\s+off|postponed)\s+(?:until|to)\b|\b(?:is|are)\s+planned\b"
-    r"|\bplanned\s+for\b|\bwill\s+(?!have)[a-z]+\b",
+    r"\b(?:(?:is|are)\s+(?:due\s+)?to|(?:has|have)\s+to|must|should)\s+be\b|\bwill\s+be\b"
+    r"|\b(?:put\s+off|postponed)\s+(?:until|to)\b|\b(?:is|are)\s+planned\b|\bplanned\s+for\b|\bwill\s+(?!have)[a-z]+\b",
     re.I,
 )
 _PAST = re.compile(r"\b(?:was|were|has\s+been|have\s+been|had\s+been)\b", re.I)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.keys import look_up_key
 from desk_rag.answering.requirements.labels import look_up_label
 from desk_rag.answering.requirements.mentions import ENUMERATED
 from desk_rag.answering.requirements.places import Place
@@ -66,11 +67,12 @@ class _Field:
 
 
 def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
-    """The cell or the value of a label that the question asks for; None if no single one is clearly meant."""
+    """The cell, or the value of a label or key, that the question asks for; None if no single one is clearly meant."""
     lookup = _look_up_row(question, places)
-    if lookup is None and (line := look_up_label(question, places)) is not None:
-        return Lookup(line.place, line.begin, line.end, line.value)
-    return lookup
+    if lookup is not None:
+        return lookup
+    line = look_up_label(question, places) or look_up_key(question, places)
+    return None if line is None else Lookup(line.place, line.begin, line.end, line.value)
 
 
 def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:

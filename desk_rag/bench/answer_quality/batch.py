@@ -25,8 +25,8 @@ class RowCache(SlabCache):
     """One row of a batch as a slab cache of its own; the memory is the batch's."""
 
     def __init__(self, layers: Sequence[SlabLayer], row: int, capacity: int) -> None:
-        here = slice(row, row + 1)
-        own = [SlabLayer(layer.key_slab[here], layer.value_slab[here]) for layer in layers]
+        own_row = slice(row, row + 1)
+        own = [SlabLayer(layer.key_slab[own_row], layer.value_slab[own_row]) for layer in layers]
         LayerCache.__init__(self, layers=own)
         self.capacity = capacity
 
@@ -101,7 +101,7 @@ def decode(
     stops = model.prompt.stop_ids
     outputs = [list(ids) for ids in opening]
     alive = [row for row, ids in enumerate(outputs) if ids[-1] not in stops and len(ids) < most]
-    begun, rows_kept, work = cache.length, list(range(len(outputs))), cache
+    prompt_length, rows_kept, work = cache.length, list(range(len(outputs))), cache
     while alive:
         if 2 * len(alive) <= len(rows_kept):
             work, rows_kept = work.kept(model, [rows_kept.index(row) for row in alive]), list(alive)
@@ -113,7 +113,7 @@ def decode(
             if row in alive:
                 outputs[row].append(next_token(model.prompt, outputs[row], int(best), of_row))
         alive = [row for row in alive if outputs[row][-1] not in stops and len(outputs[row]) < most]
-    cache.set_length(begun)
+    cache.set_length(prompt_length)
     return outputs
 
 
@@ -127,14 +127,14 @@ def forced(
     longest = max(len(answer) for answer in answers) - 1
     if longest < 1:
         return [[] for _ in answers]
-    begun = cache.length
+    prompt_length = cache.length
     ids = torch.zeros((len(answers), longest), dtype=torch.int64)
     for row, answer in enumerate(answers):
         ids[row, : len(answer) - 1] = torch.tensor(list(answer[:-1]))
     starts = torch.tensor(list(positions), device=model.device)
     position_ids = starts[:, None] + torch.arange(longest, device=model.device)
     best = append(model, cache, ids.to(model.device), position_ids, longest).argmax(-1).tolist()
-    cache.set_length(begun)
+    cache.set_length(prompt_length)
     return [row[: len(answer) - 1] for row, answer in zip(best, answers, strict=True)]
 
 

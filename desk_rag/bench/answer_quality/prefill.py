@@ -77,7 +77,7 @@ def _coded(chunk: ChunkKV, scheme: QuantScheme) -> QuantizedKV:
 
 
 def _slice(layer: Int8Layer, start: int, heads: int) -> Int8Layer:
-    here = slice(start, start + heads)
+    rows = slice(start, start + heads)
     return Int8Layer(
-        layer.keys[here], layer.key_scale[here], layer.key_zero[here], layer.values[here], layer.value_scale[here]
+        layer.keys[rows], layer.key_scale[rows], layer.key_zero[rows], layer.values[rows], layer.value_scale[rows]
     )

@@ -140,18 +140,18 @@ def ask(
     if setting.chooser is not None:
         capacity += setting.max_new_tokens  # all rows go on behind the longest one and its quote
     cache = BatchCache(model, len(items), capacity)
-    begun = [_begin(setting, mode, item, cache.row(row), known) for row, item in enumerate(items)]
+    prefilled = [_begin(setting, mode, item, cache.row(row), known) for row, item in enumerate(items)]
     rows = [cache.row(row) for row in range(len(items))]
-    opened = [_open(setting, *each) for each in zip(items, begun, rows, strict=True)]
-    places = [_with(one, len(ids) - 1) for one, ids in zip(begun, opened, strict=True)]
-    starts = [one.next_position for one in begun]
+    opened = [_open(setting, *each) for each in zip(items, prefilled, rows, strict=True)]
+    places = [_with(one, len(ids) - 1) for one, ids in zip(prefilled, opened, strict=True)]
+    starts = [one.next_position for one in prefilled]
     kl: list[float | None] = [None] * len(items)
     top1: list[float | None] = [None] * len(items)
     if full is not None:
-        cache.filled([one.positions for one in begun])
+        cache.filled([one.positions for one in prefilled])
         cache.set_length(max(map(len, places)))  # behind what was laid, which these passes do not see
         best = forced(model, cache, [other.token_ids for other in full], starts)
-        for row, (one, other) in enumerate(zip(begun, full, strict=True)):
+        for row, (one, other) in enumerate(zip(prefilled, full, strict=True)):
             kl[row] = divergence(other.begun.logits, one.logits)
             guesses = [int(one.logits.argmax()), *best[row]]
             pairs = list(zip(guesses, other.token_ids, strict=True))[other.chosen :]
@@ -160,7 +160,7 @@ def ask(
     outputs = decode(model, cache, opened, starts, setting.max_new_tokens)
     return [
         Said(tuple(ids), one, kl[row], top1[row], _chosen(model, opened[row]))
-        for row, (ids, one) in enumerate(zip(outputs, begun, strict=True))
+        for row, (ids, one) in enumerate(zip(outputs, prefilled, strict=True))
     ]
 
 

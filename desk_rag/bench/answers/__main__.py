@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Answer, Finished
 from desk_rag.bench.answers import desks, marks, questions, rates
 from desk_rag.bench.harness import corpus, report
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.config import IndexSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
 from desk_rag.sanitize import clean
 
@@ -96,7 +96,8 @@ def _measure(
     chosen = [one for one in all_questions if not options.kind or one.kind in options.kind][: options.limit or None]
     if not chosen:
         raise ConfigError("There is no such question.", remedy="Leave out --kind and --limit.")
-    engine = open_engine(Settings(data_dir=data_dir, model=model), writer=True)
+    settings = Settings(data_dir=data_dir, model=model, index=IndexSettings(exclude=_own_files(options, folder)))
+    engine = open_engine(settings, writer=True)
     records, marked = [], []
     try:
         corpus.index(engine, folder, warm=not options.no_kv)
@@ -104,9 +105,9 @@ def _measure(
             began = time.perf_counter()
             answer = _ask(engine, question.text, folder)
             whole = time.perf_counter() - began
-            given = marks.mark(question, answer, folder)
-            marked.append(rates.Marked(question, given, answer.timings.ttft, whole))
-            records.append(_record(question, answer, given))
+            marks_of_answer = marks.mark(question, answer, folder)
+            marked.append(rates.Marked(question, marks_of_answer, answer.timings.ttft, whole))
+            records.append(_record(question, answer, marks_of_answer))
             if number % 10 == 0 or number == len(chosen):
                 sys.stderr.write(f"{number} of {len(chosen)} questions\n")
     finally:
@@ -114,6 +115,12 @@ def _measure(
     if options.answers is not None:
         options.answers.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     return marked
+
+
+def _own_files(options: argparse.Namespace, folder: Path) -> tuple[str, ...]:
+    """A pattern for the folder of the questions, which holds the answers, if it lies in the one that they are about."""
+    file = options.questions.expanduser().resolve() if options.questions is not None else None
+    return (f"/{file.parent.relative_to(folder).as_posix()}/",) if file and folder in file.parent.parents else ()
 
 
 def _ask(engine: AnswerEngine, question: str, folder: Path) -> Answer:
@@ -129,6 +136,8 @@ def _record(question: questions.Question, answer: Answer, given: marks.Marks) ->
         "answer": answer.text,
         "support": answer.support,
         "found": answer.found,
+        "unmet": list(answer.unmet),
+        "notices": list(answer.notices),
         "quotes": [[citation.path.name, citation.quote] for citation in answer.citations],
         "sources": [source.path.name for source in answer.sources],
         "marks": {name: getattr(given, name) for name in marks.NAMES},

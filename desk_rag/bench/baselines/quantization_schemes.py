@@ -99,8 +99,8 @@ class Coding:
         if self.axis is Axis.CHANNEL:
             return self._per_channel(keys, layer, source)
         table = source.tables.table_of_layer[layer]
-        here = slice(source.start, source.start + keys.shape[1])
-        cos, sin = source.tables.cos[table][here], source.tables.sin[table][here]
+        columns = slice(source.start, source.start + keys.shape[1])
+        cos, sin = source.tables.cos[table][columns], source.tables.sin[table][columns]
         turned = rotate(keys, cos, sin)
         back = (
             _round_trip(turned, -1, self.bits)

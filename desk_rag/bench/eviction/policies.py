@@ -126,14 +126,14 @@ class Worth(_Ranked):
         hits, last = self._hits.get(key, (0.0, self._now))
         hits = decayed(hits, self._now - last) + 1
         self._hits[key] = (hits, self._now)
-        standing = rank(hits, cost, self._now)
+        priority = rank(hits, cost, self._now)
         if key in self._sizes:
-            self._place(key, standing, cost.size)
+            self._place(key, priority, cost.size)
             return True
-        if self._room < cost.size and (hits < ADMIT_FROM - 0.5 or not self._displace(standing, cost.size)):
+        if self._room < cost.size and (hits < ADMIT_FROM - 0.5 or not self._displace(priority, cost.size)):
             return False
         self._room -= cost.size
-        self._place(key, standing, cost.size)
+        self._place(key, priority, cost.size)
         return False
 
     def _displace(self, standing: float, size: int) -> bool:

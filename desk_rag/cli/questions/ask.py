@@ -59,16 +59,16 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
         progress.say(session.continues)
     keeps = options.keep or settings.resident.keep
     sent = _fitting(early, options, request)
-    if keeps and sent is None and exists(settings):
-        _keep(settings, progress)
+    if keeps and sent is None:
+        keep_process(settings, progress)
     try:
-        return _ask_resident(settings, options, request, session, progress, sent)
+        return ask_resident(settings, options, request, session, progress, sent)
     except NoResident as reason:
         if str(reason) != NEW_FOLDER:
             work.say_alone(progress, reason)
         elif not keeps:
             with suppress(NoResident):  # a kept process leaves that to this one
-                return _index_and_ask_resident(settings, options, request, session, progress)
+                return index_and_ask_resident(settings, options, request, session, progress)
     if not keeps:
         return _ask_alone(settings, options, request, session, progress)
     from desk_rag.indexer.resident import keeping
@@ -80,10 +80,12 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
     return code
 
 
-def _keep(settings: Settings, progress: out.Progress) -> None:
-    """Start the process that answers, unless there is one."""
+def keep_process(settings: Settings, progress: out.Progress) -> None:
+    """Start the process that answers, unless there is one or nothing is indexed."""
     from desk_rag.indexer.resident import keeping
 
+    if not exists(settings):
+        return
     progress.passing("starting a process that keeps the models loaded …")
     reason = keeping.ensure(settings)
     progress.clear()
@@ -102,7 +104,7 @@ def _fitting(early: EarlyQuestion | None, options: AskOptions, request: Request)
     return early
 
 
-def _ask_resident(
+def ask_resident(
     settings: Settings,
     options: AskOptions,
     request: Request,
@@ -125,11 +127,11 @@ def _ask_resident(
         if away:
             progress.say(away)
         events = map(values.to_event, messages)
-        _print(events, request, session, progress, away, as_json=options.as_json)
+        print_answer(events, request, session, progress, away, as_json=options.as_json)
         return work.INTERRUPTED if stop() else 0
 
 
-def _index_and_ask_resident(
+def index_and_ask_resident(
     settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
 ) -> int:
     """Have the folders of the question indexed by the process that indexes, then the question answered by it."""
@@ -137,7 +139,7 @@ def _index_and_ask_resident(
         failed = work.index_in_background_process(settings, request.limit, stop, progress)
         if stop():
             return work.INTERRUPTED
-    code = _ask_resident(settings, replace(options, index_first=False), request, session, progress)
+    code = ask_resident(settings, replace(options, index_first=False), request, session, progress)
     return code or (work.SOME_UNREADABLE if failed else 0)
 
 
@@ -166,13 +168,13 @@ def _ask_alone(
         for notice in filter(None, (away, engine.model.prompt.reasoning.notice)):
             progress.say(notice)
         events = fresh_answer.ask(engine, request, stop, wait=lambda: options.wait)
-        _print(events, request, session, progress, away, as_json=options.as_json)
+        print_answer(events, request, session, progress, away, as_json=options.as_json)
         if stop():
             return work.INTERRUPTED
     return work.SOME_UNREADABLE if failed else 0
 
 
-def _print(
+def print_answer(
     events: Iterable[AnswerEvent],
     request: Request,
     session: ChatSession,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 from desk_rag.answering.conversation import export
 from desk_rag.answering.conversation.saved import Change, change_of
@@ -16,6 +17,9 @@ from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError, StoreError
 from desk_rag.store.chats.chats import Chats, open_chats
 from desk_rag.store.chats.records import ChatRow, SavedChat, SavedSource
+
+_LISTED = 20
+"""Chats that are listed without --all; every question asked by itself is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Action:
     """Form of an export: md | json."""
     sure: bool
     as_json: bool
+    all_of_them: bool = False
+    """List all chats, not only the latest."""
 
 
 def run(settings: Settings, action: Action) -> int:
@@ -70,19 +76,21 @@ def _search(_settings: Settings, chats: Chats, action: Action) -> int:
 
 def _print_rows(rows: Sequence[ChatRow], action: Action, nothing: str) -> int:
     if action.as_json:
-        listed = [
+        all_rows = [
             {"chat": row.chat_id, "title": row.title, "changed": _moment(row.changed_at), "turns": row.num_turns}
             for row in rows
         ]
-        out.print_json(sys.stdout, {"chats": listed})
+        out.print_json(sys.stdout, {"chats": all_rows})
         return 0
+    listed = rows if action.all_of_them else rows[:_LISTED]
     lines = []
-    for row in rows:
-        lines.append(
-            f"{row.chat_id:>5}  {_moment(row.changed_at)}  {out.plural(row.num_turns, 'turn'):>8}  {row.title}"
-        )
+    for row in listed:
+        turns = out.plural(row.num_turns, "turn")
+        lines.append(f"{row.chat_id:>5}  {_day(row.changed_at):>16}  {turns:>8}  {out.shorten(row.title, 80)}")
         if row.excerpt:
             lines.append(f"       {out.shorten(row.excerpt, 100)}")
+    if older := len(rows) - len(listed):
+        lines.append(f"{older:,} older {'one' if older == 1 else 'ones'}: --all")
     print_lines(lines or [nothing])
     return 0
 
@@ -171,3 +179,10 @@ def _number(which: str) -> int:
 
 def _moment(unix_time: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_time))
+
+
+def _day(unix_time: float) -> str:
+    """'today 14:05', 'yesterday 09:30', or '2026-11-20 17:12', in local time."""
+    moment, now = datetime.fromtimestamp(unix_time), datetime.now()
+    name = {0: "today", 1: "yesterday"}.get((now.date() - moment.date()).days)
+    return f"{name} {moment:%H:%M}" if name else f"{moment:%Y-%m-%d %H:%M}"

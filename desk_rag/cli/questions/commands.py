@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -28,8 +28,13 @@ def register(app: typer.Typer) -> None:
 
 def ask(
     ctx: typer.Context,
-    question: Annotated[str, typer.Argument(help="The question; '-' reads it from standard input.")],
+    question: Annotated[
+        str, typer.Argument(help="The question; '-' reads one a line from standard input.", show_default=False)
+    ] = "",
     folder: Under = None,
+    batch: Annotated[
+        Path | None, typer.Option("--batch", metavar="FILE", help="A file of questions, one a line.", readable=False)
+    ] = None,
     mode: Annotated[
         Literal["cached", "full"], typer.Option(help="'full' reads everything again, for comparison.")
     ] = "cached",
@@ -44,17 +49,23 @@ def ask(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the models loaded for the next question.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search."""
+    """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search.
+
+    Several questions are answered in order, each as if it were asked alone; with --json one object a line.
+    """
     from desk_rag.cli import work
+    from desk_rag.cli.questions import several
     from desk_rag.cli.questions.ask import AskOptions
     from desk_rag.cli.questions.ask import ask as run_ask
 
-    text = sys.stdin.read() if question == "-" else question
+    questions = several.questions_of(question, batch)
     options = AskOptions(
-        text.strip(), tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json,
+        questions[0], tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json,
         continued=continued, private=private, keep=keep,
     )  # fmt: skip
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
+    if len(questions) > 1 or batch is not None:
+        raise typer.Exit(several.ask_all(settings, options, questions))
     early = ctx.obj.early
     if early is not None and (early.config, early.data_dir) != (ctx.obj.config, ctx.obj.data_dir):
         early.connection.close()
@@ -86,10 +97,12 @@ def chats(
     ] = None,
     form: Annotated[Literal["md", "json"], typer.Option("--format", help="Of an export.")] = "md",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    all_of_them: Annotated[bool, typer.Option("--all", help="List all chats, not only the latest 20.")] = False,
     as_json: Json = False,
 ) -> None:
     """List, show, search, export or delete saved chats."""
     from desk_rag.cli.questions import chats as chats_command
 
-    request = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
+    which_text = " ".join(which or [])
+    request = chats_command.Action(action, which_text, form, sure=yes, as_json=as_json, all_of_them=all_of_them)
     raise typer.Exit(chats_command.run(settings_of(ctx), request))

@@ -130,16 +130,16 @@ def _add_norm(  # type: ignore[no-untyped-def]
     """One row; grid (rows,)."""
     columns = tl.arange(0, BLOCK)
     inside = columns < WIDTH
-    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    offsets = tl.program_id(0).to(tl.int64) * WIDTH + columns
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    x = tl.load(hidden + at, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(hidden + offsets, mask=inside, other=0.0).to(tl.float32)
     if ADDED:
-        x += tl.load(delta + at, mask=inside, other=0.0).to(tl.float32)
+        x += tl.load(delta + offsets, mask=inside, other=0.0).to(tl.float32)
         rounded = x.to(total.dtype.element_ty)
-        tl.store(total + at, rounded, mask=inside)
+        tl.store(total + offsets, rounded, mask=inside)
         x = rounded.to(tl.float32)
     square = tl.sum(x * x, 0) / WIDTH
-    tl.store(normed + at, (x * tl.rsqrt(square + eps) * scale).to(normed.dtype.element_ty), mask=inside)
+    tl.store(normed + offsets, (x * tl.rsqrt(square + eps) * scale).to(normed.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -187,25 +187,25 @@ def _rotate_scatter(  # type: ignore[no-untyped-def]
     if block < QUERY_BLOCKS:
         head = block * AT_ONCE + of_block
         inside = (head < HEADS) & (pairs < HALF)
-        at = head * DIM + pairs
-        low, high = _turned(projected + at, q_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
-        result = query + row * HEADS * DIM + at
+        offsets = head * DIM + pairs
+        low, high = _turned(projected + offsets, q_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
+        result = query + row * HEADS * DIM + offsets
         tl.store(result, low, mask=inside)
         tl.store(result + HALF, high, mask=inside)
     else:
         block -= QUERY_BLOCKS
         head = block % KEY_BLOCKS * AT_ONCE + of_block
         inside = (head < KV_HEADS) & (pairs < HALF)
-        at = head * DIM + pairs
+        offsets = head * DIM + pairs
         slot = tl.load(slots + token)
         target = ((batch * KV_HEADS + head) * capacity + slot) * DIM + pairs
         if block < KEY_BLOCKS:
-            source = projected + HEADS * DIM + at
+            source = projected + HEADS * DIM + offsets
             low, high = _turned(source, k_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
             tl.store(keys + target, low, mask=inside)
             tl.store(keys + target + HALF, high, mask=inside)
         else:
-            source = projected + (HEADS + KV_HEADS) * DIM + at
+            source = projected + (HEADS + KV_HEADS) * DIM + offsets
             low, high = tl.load(source, mask=inside), tl.load(source + HALF, mask=inside)
             tl.store(values + target, low, mask=inside)
             tl.store(values + target + HALF, high, mask=inside)

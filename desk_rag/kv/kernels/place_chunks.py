@@ -118,12 +118,12 @@ def place_group(
         return
     target = Target.of(tables, cache.layers)
     rows = np.empty((len(wanted), len(chunks), NUM_FIELDS), dtype=np.int64)
-    for at, layer in enumerate(wanted):
+    for number, layer in enumerate(wanted):
         for index, (placement, chunk) in enumerate(zip(placements, chunks, strict=True)):
             coded = chunk.layers[layer]
             assert isinstance(coded, Int8Layer), "raw layers are placed by the reference"
             assert chunk.num_tokens == placement.num_tokens, "plan and chunk differ in length"
-            rows[at, index] = row_of(coded, target, layer, placement.position, placement.slot)
+            rows[number, index] = row_of(coded, target, layer, placement.position, placement.slot)
     launch(batch_of_rows(rows, target), target)
 
 
@@ -321,10 +321,10 @@ def _dequant_rope_scatter(  # type: ignore[no-untyped-def]  # Triton reads annot
         head = tl.program_id(1) * HEADS + i
         from_here = head * tokens * DIM + t[:, None] * DIM
         to_here = head.to(tl.int64) * head_stride + t[:, None] * DIM
-        at = from_here + c[None, :]
+        offsets = from_here + c[None, :]
         of_head = head * groups * DIM + coarse
-        q1 = tl.load(key_codes + at, mask=pair, other=0).to(tl.float32)
-        q2 = tl.load(key_codes + at + HALF, mask=pair, other=0).to(tl.float32)
+        q1 = tl.load(key_codes + offsets, mask=pair, other=0).to(tl.float32)
+        q2 = tl.load(key_codes + offsets + HALF, mask=pair, other=0).to(tl.float32)
         s1 = tl.load(key_scale + of_head, mask=coarse_mask, other=0.0).to(tl.float32)
         s2 = tl.load(key_scale + of_head + HALF, mask=coarse_mask, other=0.0).to(tl.float32)
         z1 = tl.load(key_zero + of_head, mask=coarse_mask, other=0.0).to(tl.float32)

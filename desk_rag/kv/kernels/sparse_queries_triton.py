@@ -135,7 +135,7 @@ def _rows(  # type: ignore[no-untyped-def]
     rows = start + tl.arange(0, BLOCK)
     dims = tl.arange(0, DIM_PADDED)
     in_dim = dims < DIM
-    at = tl.load(slots + rows, mask=rows < num_rows, other=-1).to(tl.int32)
+    row_slots = tl.load(slots + rows, mask=rows < num_rows, other=-1).to(tl.int32)
     first = tl.load(slots + start).to(tl.int32)
     end = tl.load(slots + tl.minimum(start + BLOCK, num_rows) - 1).to(tl.int32) + 1
     inside = (rows[:, None] < num_rows) & in_dim[None, :]
@@ -153,12 +153,12 @@ def _rows(  # type: ignore[no-untyped-def]
         whole = (first + 1) // TILE * TILE
     for tile in range(begin, whole, TILE):
         largest, total, summed = _step(
-            tile, q, keys, values, at, end, largest, total, summed, exponent, window, key_row, in_dim,
+            tile, q, keys, values, row_slots, end, largest, total, summed, exponent, window, key_row, in_dim,
             False, SLIDING, DIM_PADDED, TILE, PRECISION,
         )  # fmt: skip
     for tile in range(whole, end, TILE):
         largest, total, summed = _step(
-            tile, q, keys, values, at, end, largest, total, summed, exponent, window, key_row, in_dim,
+            tile, q, keys, values, row_slots, end, largest, total, summed, exponent, window, key_row, in_dim,
             True, SLIDING, DIM_PADDED, TILE, PRECISION,
         )  # fmt: skip
     summed = summed / tl.where(total > 0, total, 1.0)[:, None]

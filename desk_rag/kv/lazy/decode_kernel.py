@@ -186,10 +186,10 @@ def _plain_share(  # type: ignore[no-untyped-def]
     largest = tl.full([16], float("-inf"), dtype=tl.float32)
     total = tl.zeros([16], dtype=tl.float32)
     output = tl.zeros([16, DIM], dtype=tl.float32)
-    at = head.to(tl.int64) * key_head
+    head_base = head.to(tl.int64) * key_head
     largest, total, output = _plain(
-        q1, q2, q1, largest, total, output, keys + at, values + at, share, used, used - count + token, key_token,
-        PLAIN_TILES, DIM, DIM, HALF, HALF, 0, 16, PLAIN_TILE, tl.float16, VALUE_TYPE, "tf32",
+        q1, q2, q1, largest, total, output, keys + head_base, values + head_base, share, used, used - count + token,
+        key_token, PLAIN_TILES, DIM, DIM, HALF, HALF, 0, 16, PLAIN_TILE, tl.float16, VALUE_TYPE, "tf32",
     )  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()

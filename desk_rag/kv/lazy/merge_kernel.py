@@ -26,11 +26,11 @@ def merged(  # type: ignore[no-untyped-def]
     total = tl.zeros([ROWS], dtype=tl.float32)
     output = tl.zeros([ROWS, DIM_PADDED], dtype=tl.float32)
     for start in range(0, shares, STEP):
-        at = ((start + s)[:, None] * heads + head) * num_rows + known[None, :]
+        offsets = ((start + s)[:, None] * heads + head) * num_rows + known[None, :]
         inside = (start + s < shares)[:, None]
-        place = outputs + at.to(tl.int64)[:, :, None] * DIM + d[None, None, :]
+        place = outputs + offsets.to(tl.int64)[:, :, None] * DIM + d[None, None, :]
         # Not through the L1 cache: other programs wrote this, and their neighbours in a line may still be written.
-        lse = tl.load(sums + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
+        lse = tl.load(sums + offsets, mask=inside, other=float("-inf"), cache_modifier=".cg")
         part = tl.load(place, mask=inside[:, :, None] & (d < DIM)[None, None, :], other=0.0, cache_modifier=".cg")
         new = tl.maximum(largest, tl.max(lse, 0))
         base = tl.where(new == float("-inf"), 0.0, new)
@@ -68,9 +68,9 @@ def merge_shares(  # type: ignore[no-untyped-def]
     for start in range(0, shares, STEP):
         share = start + s
         # Shares past the last are read as the last one and weighed with nothing: cheaper than a mask per element.
-        at = (tl.minimum(share, shares - 1) * heads + head) * num_rows + row
-        lse = tl.where(share < shares, tl.load(sums + at, cache_modifier=".cg"), float("-inf"))
-        place = outputs + at.to(tl.int64)[:, None] * DIM + d[None, :]
+        offsets = (tl.minimum(share, shares - 1) * heads + head) * num_rows + row
+        lse = tl.where(share < shares, tl.load(sums + offsets, cache_modifier=".cg"), float("-inf"))
+        place = outputs + offsets.to(tl.int64)[:, None] * DIM + d[None, :]
         part = tl.load(place, mask=(d < DIM)[None, :], other=0.0, cache_modifier=".cg")
         new = tl.maximum(largest, tl.max(lse, 0))
         base = tl.where(new == float("-inf"), 0.0, new)

@@ -227,11 +227,11 @@ def attend_shares(  # type: ignore[no-untyped-def]
     output = tl.zeros([BLOCK, DIM_PADDED], dtype=tl.float32)
     if share < plain_shares:
         used = tl.load(length) if LENGTH_IN_MEMORY else length
-        at = head.to(tl.int64) * key_head
+        head_base = head.to(tl.int64) * key_head
         largest, total, output = _plain(
-            q1, q2, q3, largest, total, output, keys + at, values + at, share, used, used - count + known % count,
-            key_token, PLAIN_TILES, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE, VALUE_TYPE,
-            PRECISION,
+            q1, q2, q3, largest, total, output, keys + head_base, values + head_base, share, used,
+            used - count + known % count, key_token, PLAIN_TILES, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED,
+            TILE, KEY_TYPE, VALUE_TYPE, PRECISION,
         )  # fmt: skip
     else:
         largest, total, output = _chunk(

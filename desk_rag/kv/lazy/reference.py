@@ -55,8 +55,8 @@ class LazyContext:
         table = self.tables.table_of_layer[layer]
         for chunk, placement in zip(self.chunks, self.placements, strict=True):
             keys, values = dequantize_layer(chunk.layers[layer])
-            here = slice(placement.position, placement.position + placement.num_tokens)
-            yield placement, rotate(keys, self.tables.cos[table][here], self.tables.sin[table][here]), values
+            rows = slice(placement.position, placement.position + placement.num_tokens)
+            yield placement, rotate(keys, self.tables.cos[table][rows], self.tables.sin[table][rows]), values
 
 
 def attend(

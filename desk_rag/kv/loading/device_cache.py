@@ -35,6 +35,9 @@ class PayloadCache(Protocol):
     def borrow(self, requests: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
         """Return per (key, bytes) the complete payload of `key` if it is cached, else an empty buffer."""
 
+    def holds(self, key: Hashable) -> bool:
+        """Return whether the payload of `key` is cached now; it may be evicted at any time."""
+
     def give_back(self, buffer: Buffer, *, keep: bool) -> None:
         """Return a borrowed buffer; `keep` if it is complete and verified."""
 
@@ -50,6 +53,9 @@ class HostPayloadCache:
 
     def borrow(self, requests: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
         return [self._buffer(key, nbytes) for key, nbytes in requests]
+
+    def holds(self, key: Hashable) -> bool:
+        return self._arena.holds(key)
 
     def _buffer(self, key: Hashable, nbytes: int) -> Buffer:
         cached = self._arena.find(key)
@@ -97,6 +103,9 @@ class DevicePayloadCache:
             self._lent_bytes += sum(int(buffer.data.shape[0]) for buffer in lent if not buffer.complete)
             self._evict()
         return lent
+
+    def holds(self, key: Hashable) -> bool:
+        return key in self._kept
 
     def _lend(self, requests: Sequence[tuple[Hashable, int]], cached: dict[Hashable, torch.Tensor]) -> list[Buffer]:
         # Allocate on the copy stream: the compute stream may still read memory that it has just freed.

@@ -29,6 +29,24 @@ def identity_of(path: Path) -> Identity:
     return _identity(path.stat())
 
 
+def is_in_page_cache(path: Path, offset: int) -> bool:
+    """Return whether the system has the block at `offset` in memory; True where it does not say."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return True
+    try:
+        descriptor = os.open(path, READ_BINARY)
+    except OSError:
+        return False
+    try:
+        return os.preadv(descriptor, [bytearray(BLOCK)], offset, os.RWF_NOWAIT) > 0
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system that cannot tell
+        return True
+    finally:
+        os.close(descriptor)
+
+
 class FileReader:
     """Reads byte ranges of files; remembers verified groups and drives without direct I/O. Thread-safe."""
 

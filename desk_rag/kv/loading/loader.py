@@ -22,8 +22,9 @@ import torch
 
 from desk_rag.errors import Cancelled, CorruptKV
 from desk_rag.kv import payload
+from desk_rag.kv.loading.costs import Tier
 from desk_rag.kv.loading.device_cache import Buffer, DevicePayloadCache, HostPayloadCache, PayloadCache
-from desk_rag.kv.loading.file_io import FileReader, Identity, identity_of
+from desk_rag.kv.loading.file_io import FileReader, Identity, identity_of, is_in_page_cache
 from desk_rag.kv.loading.host_memory import aligned, round_up
 from desk_rag.kv.loading.load import NOT_ON_DISK, ChunkLoad, ChunksLost, Load, ReadRange, Transfer
 from desk_rag.kv.loading.schedule import LoadSchedule
@@ -124,6 +125,20 @@ class Loader:
                 if not sent:
                     self._enqueue(_Task((rank, next(self._serial)), (load, transfer.as_read())))
         return load
+
+    def tier_of(self, file: ChunkFile) -> Tier:
+        """Return where the nearest copy of a chunk's KV is now."""
+        item = self._chunk_load(file)
+        if item.identity is None:
+            return Tier.DRIVE
+        if self.payload_cache.holds(item.identity):
+            return Tier.DEVICE
+        in_ram = (
+            is_in_page_cache(file.path, file.header.data_start)
+            if self._staging is None
+            else all(self._holds(item, part) for part in item.read_ranges)
+        )
+        return Tier.RAM if in_ram else Tier.DRIVE
 
     def mark(self) -> torch.cuda.Event | None:
         """Record an event behind every copy enqueued so far; None without a GPU."""

@@ -294,11 +294,11 @@ def document(row: Sequence[object]) -> DocumentRow | None:
     *columns, document_sum, num_chunks = row
     _, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, _ = columns
     if checksums.document_sum(columns) != document_sum:
-        here = existing(path)
+        present = existing(path)
         # With this stamp it differs from every file, so that the file is read anew.
-        if here is None:
+        if present is None:
             return None
-        return DocumentRow(here, "", "", NO_STAMP, FileState.FAILED, DAMAGED_ENTRY, 0, 0.0)
+        return DocumentRow(present, "", "", NO_STAMP, FileState.FAILED, DAMAGED_ENTRY, 0, 0.0)
     assert isinstance(path, bytes) and isinstance(num_chunks, int)
     stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
     read_at = float(str(indexed_at))

@@ -10,11 +10,12 @@ those with a second one first.
 
 from __future__ import annotations
 
+import difflib
 import random
 import re
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -31,6 +32,9 @@ NAME_WEIGHT = 0.5
 _NAMES_LOOKED_AT = 16
 _CHUNKS_PER_NAME = 64
 _SAMPLED = 8
+_SPELLED_ALIKE = 0.8
+"""Least likeness in [0, 1] (`difflib`) of a word to what was typed for it."""
+_CHUNKS_PER_TERM = 3
 PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
 """A word that every tokenizer takes for one."""
 _RUN = re.compile(r"[^\W_]+(?:[-./:'’_@+][^\W_]+)*")
@@ -117,6 +121,45 @@ def has_lost(connection: sqlite3.Connection, question: str, chunk_ids: Sequence[
     marks = ",".join("?" * len(chunk_ids))
     texts = connection.execute(f"SELECT id, text FROM chunks WHERE chunk_id IN ({marks})", list(chunk_ids)).fetchall()
     return any(not _is_indexed(connection, row, question_words.intersection(_plain_words(text))) for row, text in texts)
+
+
+def spellings(
+    connection: sqlite3.Connection, typed: Collection[str], is_known: Callable[[str], bool]
+) -> dict[str, list[str]]:
+    """Return words of the documents that are spelled much like those of `typed` that no text and no file name has.
+
+    Words that `is_known` accepts are left out.
+    """
+    strange = [word for word in typed if not _stands_anywhere(connection, word.casefold()) and not is_known(word)]
+    return {word: near for word in strange if (near := _spelled_alike(connection, word.casefold()))}
+
+
+def _stands_anywhere(connection: sqlite3.Connection, word: str) -> bool:
+    return any(
+        connection.execute(f"SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT 1", (f'"{word}"',)).fetchone()
+        for table in ("chunk_words", "name_words")
+    )
+
+
+def _spelled_alike(connection: sqlite3.Connection, wanted: str) -> list[str]:
+    """Words that begin alike, best first. The index holds stems, so the words are taken from texts with these stems."""
+    vocabulary = "fts5vocab('main', 'chunk_words', 'row')"
+    connection.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING {vocabulary}")
+    rows = connection.execute(
+        "SELECT term FROM temp.vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ?",
+        (wanted[0], chr(ord(wanted[0]) + 1), len(wanted) - 4, len(wanted) + 2),
+    )
+    stems = difflib.get_close_matches(wanted, [term for (term,) in rows], n=3, cutoff=_SPELLED_ALIKE - 0.1)
+    near: dict[str, None] = {}
+    for stem in stems:
+        of_stem = connection.execute(
+            "SELECT c.text FROM chunk_words w JOIN chunks c ON c.id = w.rowid WHERE chunk_words MATCH ? LIMIT ?",
+            (f'text : "{stem}"', _CHUNKS_PER_TERM),
+        )
+        for (text,) in of_stem:
+            near |= dict.fromkeys(part for part in _PART.findall(text) if part[0].casefold() == wanted[0])
+    folded = {one.casefold(): one for one in near}
+    return [folded[one] for one in difflib.get_close_matches(wanted, folded, n=3, cutoff=_SPELLED_ALIKE)]
 
 
 def text_is_indexed(connection: sqlite3.Connection, row: int, text: str) -> bool:

@@ -149,16 +149,17 @@ def break_even(
     saved = max(0.0, prefill_seconds_per_token - load_seconds)
     days = gpu_price * saved / (bytes_per_token * disk_price_per_gb / 1e9) / _SECONDS_PER_DAY
     rates = (
-        f"Here 1,000 tokens take {_duration(1000 * prefill_seconds_per_token)} to prefill"
-        f" and {_duration(1000 * load_seconds)} to load"
+        f"(1,000 tokens take {_duration(1000 * prefill_seconds_per_token)} to prefill"
+        f" and {_duration(1000 * load_seconds)} to load)"
     )
     if speedup <= 1:
-        return BreakEven(speedup, 0.0, f"{rates}: on this machine caching chunks does not pay.")
+        sentence = "on this machine, loading the caches of passages takes no less time than reading the passages"
+        return BreakEven(speedup, 0.0, f"{sentence} {rates}")
     interval = "a day" if days < 1.5 else f"{days:,.0f} days"
     times = f"{speedup:.0f}" if speedup >= 10 else f"{speedup:.1f}"
     sentence = (
-        f"{rates}, {times} times less. At the prices of drive and GPU, a cached chunk pays for its"
-        f" space if it is used at least once in {interval}."
+        f"loading the cache of a passage takes {times} times less time than reading the passage. At the prices of drive"
+        f" and GPU, a cache is worth its space if it is used at least once in {interval} {rates}"
     )
     return BreakEven(speedup, days, sentence)
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import UNWRITABLE, CorruptKV, StoreError, StoreFull, UnknownFormat, of_system
 from desk_rag.owned_folder import proven
 from desk_rag.store.catalog.catalog import KVName
+from desk_rag.store.kv import rates
 from desk_rag.store.kv.budget import EAGER_BELOW, Budget
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv.policy import ADMIT_FROM, Cost
@@ -168,6 +170,11 @@ class KVFiles:
             with suppress(*UNWRITABLE):
                 self._rows.count_hits(hits)
 
+    def sample(self, namespace: str, limit: int) -> list[ChunkFile]:
+        """Return up to `limit` sound files of a namespace, least recently read first; no use is counted."""
+        keys = [key_of(name) for name in self._rows.least_recently_read(namespace, limit)]
+        return [file for file in self.files(keys, used=False) if file is not None]
+
     def bytes_per_second(self, namespace: str) -> float | None:
         """Measure the rate of reading and checking KV on some files of the namespace; None below a megabyte of it.
 
@@ -194,7 +201,8 @@ class KVFiles:
                 remedy="Free some space, or lower `reserve_gib` under [store].",
             )
         score = self._rows.admission_score(chunk_ids, cost)
-        if not (always or score.pinned or score.demand >= ADMIT_FROM or self.is_eager(name[0])):
+        demanded = always or score.pinned or score.demand >= ADMIT_FROM
+        if not demanded and not (self.is_eager(name[0]) and rates.pays(self._layout.root, name[0], *astuple(cost))):
             return False
         newcomer = Newcomer(name[0], size, score.rank, score.pinned)
         return self._maintenance.make_room(self._budget, size, newcomer) and self._budget.reserve(size)

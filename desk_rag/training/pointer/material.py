@@ -126,7 +126,7 @@ def _other(passage: Passage, others: Substitutes, rng: Random) -> Passage:
     """`passage` with other names and numbers; itself where an answer would no longer stand in it."""
     pairs = [text for pair in passage.pairs for text in (pair.question, pair.answer, pair.line)]
     title, text, *texts = others.apply(rng, [passage.title, passage.text, *pairs, *passage.unanswerable])
-    changed = tuple(Pair(*texts[at : at + 3]) for at in range(0, len(pairs), 3))
+    changed = tuple(Pair(*texts[start : start + 3]) for start in range(0, len(pairs), 3))
     if any(pair.answer not in (pair.line or text) or pair.line not in text for pair in changed):
         return passage
     return Passage(title, text, passage.desk, changed, tuple(texts[len(pairs) :]))

@@ -111,16 +111,16 @@ class Batches(IterableDataset[Batch]):
         asked, pool, size = list(self._all), count(), self._questions * _POOL
         while True:
             order.shuffle(asked)
-            for at in range(0, len(asked), size):
+            for start in range(0, len(asked), size):
                 if next(pool) % workers == mine:
-                    yield from self._pool(asked[at : at + size], rng)
+                    yield from self._pool(asked[start : start + size], rng)
 
     def _pool(self, asked: Sequence[tuple[int, int]], rng: Random) -> Iterator[Batch]:
         """Questions whose longest rows are about equally long come together, so that little is filled up."""
         drawn = [self._rows(number, pair, rng) for number, pair in asked]
         shown = [beside for beside in drawn if not any(row.misleads() for row in beside)]
         shown.sort(key=lambda beside: max(row.pair.length for row in beside))
-        parts = [shown[at : at + self._questions] for at in range(0, len(shown), self._questions)]
+        parts = [shown[start : start + self._questions] for start in range(0, len(shown), self._questions)]
         rng.shuffle(parts)
         for part in parts:
             yield self.batch([row for beside in part for row in beside], self._chunks)

@@ -51,11 +51,11 @@ def decode(
         open_slots = torch.full((batch, 1, 1, room), float("-inf"), dtype=dtype, device=ids.device)
         open_slots[:, 0, 0, :length].masked_fill_(visible, 0.0)
         ended = torch.zeros(batch, dtype=torch.bool, device=ids.device)
-        given: list[Tensor] = []
+        tokens: list[Tensor] = []
         for step in range(limit):
             token = _pick(model.logits(last), temperature, top_k)
             token = torch.where(ended, stop_id, token)
-            given.append(token)
+            tokens.append(token)
             ended |= token == stop_id
             if step + 1 == limit or (step % 8 == 7 and bool(ended.all())):
                 break
@@ -74,7 +74,7 @@ def decode(
                     grouped=True,
                 )
             last = model.norm(x)[:, 0]
-    return torch.stack(given, 1)
+    return torch.stack(tokens, 1)
 
 
 def _block(

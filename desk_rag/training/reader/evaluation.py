@@ -95,8 +95,8 @@ def answers(
     stop = mark_id(tokenizer, IM_END)
     answers = []
     model.eval()
-    for at in range(0, len(asked), at_once):
-        batch, real = asked[at : at + at_once], rows[at : at + at_once]
+    for start in range(0, len(asked), at_once):
+        batch, real = asked[start : start + at_once], rows[start : start + at_once]
         # The last learned token of the row is the stop mark; what stands before it is the prompt.
         lengths = torch.tensor([int(row.learned.max()) for row in real])
         width = -(-int(lengths.max()) // 16) * 16

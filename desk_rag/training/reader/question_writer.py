@@ -141,7 +141,7 @@ def plan(job: PlanJob) -> list[Planned]:
 
 def plan_all(tokenizer: Path, books: Sequence[tuple[int, Book]], each: int, workers: Executor) -> list[Planned]:
     """`plan` for all these books."""
-    jobs = [PlanJob(tokenizer, tuple(books[at : at + _JOB]), each) for at in range(0, len(books), _JOB)]
+    jobs = [PlanJob(tokenizer, tuple(books[start : start + _JOB]), each) for start in range(0, len(books), _JOB)]
     return [one for batch in workers.map(plan, jobs) for one in batch]
 
 
@@ -153,8 +153,8 @@ def write_questions(
     questions = []
     prompts = sorted(todo, key=lambda one: len(one.prompt))
     size = _at_once(_PROMPTS, group.device)
-    for at in range(0, len(prompts), size):
-        batch = prompts[at : at + size]
+    for start in range(0, len(prompts), size):
+        batch = prompts[start : start + size]
         lengths = torch.tensor([len(one.prompt) for one in batch])
         width = -(-int(lengths.max()) // 16) * 16
         ids = torch.zeros(len(batch), width, dtype=torch.long)
@@ -162,7 +162,7 @@ def write_questions(
             ids[row, : len(one.prompt)] = torch.tensor(one.prompt)
         order = torch.arange(width)
         mask = torch.zeros(width, width).masked_fill(order[:, None] < order[None, :], float("-inf"))
-        given = decode(
+        outputs = decode(
             model,
             ids.to(group.device, non_blocking=True),
             order[None].expand(len(batch), -1).to(group.device, non_blocking=True),
@@ -175,7 +175,7 @@ def write_questions(
             temperature=0.8,
             top_k=20,
         )
-        texts = tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
+        texts = tokenizer.decode_batch(outputs.cpu().tolist(), skip_special_tokens=True)
         for one, text in zip(batch, texts, strict=True):
             question = _parse(one.draft, text)
             if question is not None:
@@ -216,14 +216,14 @@ def check(
     for (number, index), pairs in by_passage.items():
         book = books[number]
         rounds.append(Round((book.passages[index],), tuple(pairs)))
-    jobs = [RoundJob(tokenizer, tuple(rounds[at : at + _JOB])) for at in range(0, len(rounds), _JOB)]
+    jobs = [RoundJob(tokenizer, tuple(rounds[start : start + _JOB])) for start in range(0, len(rounds), _JOB)]
     rows = [one for found in workers.map(round_rows, jobs) for one in found]
     rows.sort(key=lambda one: _length(one[0]))
     cos, sin = rotary_tables(reader.shape, group.device)
     kept = []
     size = _at_once(_CHECKED, group.device)
-    for at in range(0, len(rows), size):
-        batch = rows[at : at + size]
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
         scores = _scores(reader, [row for row, _ in batch], cos, sin, group)
         for (row, part), score in zip(batch, scores, strict=True):
             for (draft, one), value in zip(part, _per_question(row, score), strict=False):
@@ -273,8 +273,8 @@ def _per_question(row: Row, score: Sequence[float]) -> list[float]:
     """Sums over runs of tokens of one segment, in the order asked; a question that did not fit ends the list."""
     sums: list[float] = []
     last, expected = None, QUESTION
-    for at, value in zip(row.learned[row.learned >= 0].tolist(), score, strict=True):
-        segment = int(row.segments[at])
+    for position, value in zip(row.learned[row.learned >= 0].tolist(), score, strict=True):
+        segment = int(row.segments[position])
         if segment != last:
             if segment != expected:
                 break

@@ -138,8 +138,8 @@ def train_language_model(
     model.eval()
     losses = []
     with torch.no_grad(), half(group), torch.compiler.set_stance("force_eager"):
-        for at in range(group.rank * 16, len(stream.held_out), 16 * group.size):
-            ids = stream.windows(stream.held_out[at : at + 16])
+        for start in range(group.rank * 16, len(stream.held_out), 16 * group.size):
+            ids = stream.windows(stream.held_out[start : start + 16])
             losses.append(_language_loss(model.hidden(ids[:, :-1], cos, sin), model.embed_tokens.weight, ids[:, 1:]))
     mean = torch.stack(losses).mean() if losses else torch.zeros((), device=group.device)
     if group.size > 1:

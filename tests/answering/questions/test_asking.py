@@ -202,3 +202,25 @@ def test_a_refusal_says_what_no_passage_has(engine: AnswerEngine) -> None:
 def test_an_answer_about_another_year_is_doubtful(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "Who changed the turbine belt in 2021?"))
     assert not answer.found or (answer.doubtful and "“2021”" in answer.doubt)
+
+
+def test_a_slip_is_corrected_and_said(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Who changed the turbne belt in 2019?"))
+    assert answer.text == "Rasmus Feld" and not answer.doubtful
+    assert answer.question == "Who changed the turbne belt in 2019?"
+    assert "“turbne” was read as “turbine”; no document has it as typed" in answer.notices
+
+
+def test_an_answer_about_a_name_that_is_only_spelled_alike_is_doubtful(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "What is the phone number of Otto Winkle?"))
+    assert answer.text == "+46 555 0172"
+    assert answer.doubtful and answer.unmet == ("Winkle",)
+
+
+def test_a_date_by_which_something_has_to_be_done_does_not_say_when_it_was_done(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "When was the fish ladder in working order?"))
+    assert [citation.quote for citation in answer.citations] == [
+        "A fish ladder has to be in working order by 30 April 2026."
+    ]
+    assert answer.doubtful
+    assert "The quote speaks of a plan, not of what was done" in answer.notices

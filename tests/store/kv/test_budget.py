@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.kv.loading.costs import Rates
+from desk_rag.store.kv import rates
 from desk_rag.store.kv.budget import Budget, break_even, estimate, readable
 from desk_rag.store.store import Store
 from tests.store import made
@@ -320,10 +322,11 @@ def test_break_even_is_a_sentence_with_this_machines_numbers() -> None:
     result = break_even(0.005, 1e9, 14_500)
     assert result.speedup == pytest.approx(344.8, abs=0.1)
     assert result.days == pytest.approx(400 * (0.005 - 14_500 / 1e9) / (14_500 * 0.08 / 1e9) / 86_400)
-    assert "1,000 tokens take 5 s to prefill and 14.5 ms to load, 345 times less" in result.sentence
-    assert result.sentence.endswith("if it is used at least once in 20 days.")
+    assert "takes 345 times less time than reading the passage" in result.sentence
+    last = "at least once in 20 days (1,000 tokens take 5 s to prefill and 14.5 ms to load)"
+    assert result.sentence.endswith(last)
     slow = break_even(0.00001, 1e8, 100_000)
-    assert slow.days == 0 and "does not pay" in slow.sentence
+    assert slow.days == 0 and "no less time than reading the passages" in slow.sentence
 
 
 def test_store_measures_its_own_rates(store: Store) -> None:
@@ -378,3 +381,16 @@ def test_outlook_counts_what_is_there_and_what_waits(root: Path) -> None:
 
 def test_readable_sizes() -> None:
     assert [readable(size) for size in (5, 2048, 3 << 20, 5 << 30)] == ["5 bytes", "2 KiB", "3 MiB", "5.0 GiB"]
+
+
+def test_a_cache_that_is_slower_to_read_than_to_make_is_written_only_if_it_is_asked_for_twice(tmp_path: Path) -> None:
+    slow = Rates(0.0, 1.0, 1e9, 0.0, 1e6)  # a byte a second from the drive
+    with Store.open(tmp_path / "data", made.settings(), writer=True) as store:
+        store.put_document(made.document(Path("/a"), ["one", "two"]), made.chunks(["one", "two"]), made.stamp())
+        rates.keep(store.root, f"{made.NS} gpu drive", slow)
+        assert not made.warm(store, "one") and not made.kv_files(store.root)
+        assert made.warm(store, "one", made.OTHER_NS), "another model was not measured"
+        store.note_use([made.chunk_id("one")] * 2)
+        assert made.warm(store, "one")
+        rates.keep(store.root, f"{made.NS} cpu drive", Rates(0.0, 1e9, 1e9, 0.0, 1e6))
+        assert made.warm(store, "two"), "on another device here it pays"

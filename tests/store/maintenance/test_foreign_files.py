@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag import owned_folder
-from desk_rag.cli import doctor
 from desk_rag.cli import store as cli_store
+from desk_rag.cli.checks import data_directory as stored
 from desk_rag.config import Settings
 from desk_rag.errors import ForeignPlace, StoreError
 from desk_rag.owned_directory import OwnedDirectory
@@ -184,7 +184,7 @@ def test_files_with_names_like_ours_stay_and_are_named(filled: Path, capsys: pyt
         path.write_text(f"a person's own {path.name}")
     configured = Settings(data_dir=filled, store=settings())
     assert {str(path) for path in foreign_files(filled, None)} == set(map(str, planted))
-    (finding,) = doctor._foreign(configured)
+    (finding,) = stored.other_files(configured)
     assert finding.remedy and str(sorted(planted)[0]) in finding.detail
     assert cli_store.verify(configured, repair=True, subset="1/1", as_json=False) == 0
     said = capsys.readouterr().out

@@ -44,11 +44,11 @@ def parse(text: str, note: str = "") -> Parsed:
 def _add_element(builder: Builder, lines: list[str], index: int) -> int:
     """Add the element that begins at `index`; returns the index after it."""
     line = lines[index]
-    here = Lines(index + 1, index + 1)
+    place = Lines(index + 1, index + 1)
     if not line.strip() or _ATTRIBUTE.match(line) or _BLOCK_ATTRIBUTES.match(line):
         return index + 1
     if heading := _HEADING.match(line):
-        builder.heading(len(heading["marks"]), _plain(heading["name"]), here)
+        builder.heading(len(heading["marks"]), _plain(heading["name"]), place)
         return index + 1
     if _TABLE_FENCE.match(line):
         return _add_table(builder, lines, index)
@@ -57,10 +57,10 @@ def _add_element(builder: Builder, lines: list[str], index: int) -> int:
     if line.startswith("//"):
         return index + 1
     if title := _BLOCK_TITLE.match(line):
-        builder.add(_plain(title["name"]), BlockKind.PARAGRAPH, here)
+        builder.add(_plain(title["name"]), BlockKind.PARAGRAPH, place)
         return index + 1
     if macro := _MACRO.match(line):
-        builder.add(macro["text"].split(",")[0], BlockKind.PARAGRAPH, here)
+        builder.add(macro["text"].split(",")[0], BlockKind.PARAGRAPH, place)
         return index + 1
     return _add_prose(builder, lines, index)
 

@@ -71,7 +71,7 @@ def write_stream(folder: Path, tokenizer: Path, extra: list[str], target: Path, 
     """Write the shuffled corpus and `extra` texts as uint16 tokens, parted by <|endoftext|>; returns how many."""
     everything = [f"{title}\n{text}" for title, text in texts(folder)] + extra
     Random(0).shuffle(everything)
-    jobs = [(tokenizer, everything[at : at + _BATCH]) for at in range(0, len(everything), _BATCH)]
+    jobs = [(tokenizer, everything[start : start + _BATCH]) for start in range(0, len(everything), _BATCH)]
     with Pool(workers) as pool:
         stream = np.concatenate(list(pool.imap(_encode, jobs)))
     stream.tofile(target)

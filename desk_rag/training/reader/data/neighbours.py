@@ -28,8 +28,8 @@ def nearest(passages: Sequence[Passage], keep: int = 12) -> list[list[list[int]]
         for pair in passage.pairs
     ]
     neighbours: list[list[list[int]]] = [[] for _ in passages]
-    for at in range(0, len(queries), _BATCH):
-        batch = queries[at : at + _BATCH]
+    for start in range(0, len(queries), _BATCH):
+        batch = queries[start : start + _BATCH]
         scores = (vectorizer.transform([query for _, query, _ in batch]) @ matrix).toarray()
         for (own, _, answer), row in zip(batch, scores, strict=True):
             best = np.argpartition(-row, min(_LOOKED_AT, len(row) - 1))[:_LOOKED_AT]

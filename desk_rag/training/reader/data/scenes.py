@@ -167,7 +167,7 @@ class Scenes:
     ) -> tuple[str, str, list[Synthetic]]:
         flat = [title, text, *(part for p in pairs for part in (p.question, p.quote, p.answer))]
         title, text, *parts = self._substitutes.apply(rng, flat)
-        renamed = [Synthetic(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
+        renamed = [Synthetic(*parts[start : start + 3]) for start in range(0, len(parts), 3)]
         return title, text, [p for p in renamed if p.answer in p.quote and p.quote in text]
 
     def _from_written(self, rng: Random, words: int, stage: Stage) -> Scene:
@@ -280,7 +280,7 @@ class Scenes:
         if len(lines) > 3 and rng.random() < 0.5:
             glue = rng.choice([" ", "\n"])
             starts = range(0, len(lines), _NEEDLES_A_CHUNK)
-            scene.chunks.extend(glue.join(lines[at : at + _NEEDLES_A_CHUNK]) for at in starts)
+            scene.chunks.extend(glue.join(lines[start : start + _NEEDLES_A_CHUNK]) for start in starts)
         else:
             for line in lines:
                 place = rng.randrange(len(scene.chunks))
@@ -328,8 +328,8 @@ def _names_others(old: Pair, new: Pair, text: str) -> bool:
     """Does the old question name somebody or something that the changed text does not?"""
     if old.question == new.question:
         return False
-    gone = set(re.findall(r"\w+", old.question)) - set(re.findall(r"\w+", new.question))
-    return not any(re.search(rf"\b{re.escape(word)}\b", text) for word in gone)
+    removed = set(re.findall(r"\w+", old.question)) - set(re.findall(r"\w+", new.question))
+    return not any(re.search(rf"\b{re.escape(word)}\b", text) for word in removed)
 
 
 def _inserted(rng: Random, text: str, line: str) -> str:

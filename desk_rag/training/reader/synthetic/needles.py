@@ -66,8 +66,11 @@ def needles(rng: Random, most: int) -> Needles:
     keys = _distinct(rng, make_key, max(1, rng.randint(1, most) // each))
     values = _distinct(rng, make_value, len(keys) * each)
     stated = {
-        key: [(wording.format(what=what, key=key, value=value), value) for value in values[at * each : (at + 1) * each]]
-        for at, key in enumerate(keys)
+        key: [
+            (wording.format(what=what, key=key, value=value), value)
+            for value in values[number * each : (number + 1) * each]
+        ]
+        for number, key in enumerate(keys)
     }
     chosen = rng.sample(keys, min(len(keys), rng.randint(1, 3)))
     pairs = [_question(rng, what, [key], [stated[key]]) for key in chosen]

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from desk_rag.config import Settings
 from desk_rag.errors import StoreError
 from desk_rag.indexer.resident import client, values
 from desk_rag.indexer.resident.protocol import Message
 from desk_rag.ingest import events
+from desk_rag.ingest.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from desk_rag.cli.output import Progress
     from desk_rag.store.types import PurgeReport, VerifyReport
 
 _STEP = "waiting until the desk-rag that is running has finished a step …"
 _EVENTS: dict[str, type[events.IndexEvent]] = {
-    kind.__name__: kind
-    for kind in (events.FileEvent, events.StageProgress, events.RootAbsent, events.DeletionsWaiting)
+    kind.__name__: kind for kind in (events.FileEvent, events.StageProgress, events.RootAbsent, events.DeletionsWaiting)
 }
 
 
+class Display(ProgressDisplay, Protocol):
+    """Shows progress where it can be erased again; the command line implements it."""
+
+    def clear(self) -> None: ...
+
+
 def index(
-    settings: Settings, roots: Sequence[Path], *, warm: bool, progress: Progress, stop: Callable[[], bool]
+    settings: Settings, roots: Sequence[Path], *, warm: bool, progress: Display, stop: Callable[[], bool]
 ) -> events.IndexFinished:
     """Bring `roots` up to date, showing the progress."""
     request: dict[str, object] = {"do": "index", "folders": [str(root) for root in roots], "warm": warm}
@@ -45,23 +50,29 @@ def index(
     raise _unanswered()
 
 
-def decide(settings: Settings, folder: Path, *, keep: bool, progress: Progress) -> tuple[int, int]:
+def decide(settings: Settings, folder: Path, *, keep: bool, progress: Display) -> tuple[int, int]:
     """Keep or remove documents whose files are gone; return how many it concerns and how many were removed."""
     answer = _answer(settings, {"do": "deletions", "folder": str(folder), "keep": keep}, progress)
     return int(str(answer["documents"])), int(str(answer["removed"]))
 
 
-def purge(settings: Settings, folder: Path, *, check: bool, progress: Progress) -> tuple[PurgeReport, bool]:
-    """Forget a folder; also return whether the other process leaves it out from now on."""
+def purge(
+    settings: Settings, folder: Path, *, check: bool, keep_caches: bool = False, progress: Display | None = None
+) -> tuple[PurgeReport, bool]:
+    """Forget a folder; also return whether the other process leaves it out from now on.
+
+    With `keep_caches`, its chunk KV stays as long as that of deleted files does.
+    """
     from desk_rag.store.types import PurgeReport
 
-    answer = _answer(settings, {"do": "purge", "folder": str(folder), "check": check}, progress)
+    request = {"do": "purge", "folder": str(folder), "check": check, "keep_caches": keep_caches}
+    answer = _answer(settings, request, progress)
     report: PurgeReport = values.built(PurgeReport, answer["report"])
     return report, bool(answer["left_out"])
 
 
 def repair(
-    settings: Settings, subset: tuple[int, int] | None, progress: Progress
+    settings: Settings, subset: tuple[int, int] | None, progress: Display
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
     """Check the store and remove what is damaged; also return its notices and why its caches cannot be reached."""
     from desk_rag.store.types import VerifyReport
@@ -72,7 +83,13 @@ def repair(
     return report, tuple(map(str, notices)) if isinstance(notices, list) else (), str(answer["kv_away"])
 
 
-def _answer(settings: Settings, request: Message, progress: Progress) -> Message:
+def use_index_settings(settings: Settings, wanted: Sequence[Path] = ()) -> None:
+    """Have folders looked through by these settings, now and from then on, with `wanted` if it was left out."""
+    request = {"do": "index_settings", "folders": [str(path) for path in wanted]}
+    _answer(settings, request | {"index": settings.index.model_dump(mode="json")}, None)
+
+
+def _answer(settings: Settings, request: Message, progress: Display | None) -> Message:
     answer = next(iter([*_messages(settings, request, progress, lambda: False)]), None)
     if answer is None:
         raise _unanswered()
@@ -80,14 +97,15 @@ def _answer(settings: Settings, request: Message, progress: Progress) -> Message
 
 
 def _messages(
-    settings: Settings, request: Message, progress: Progress, stop: Callable[[], bool]
+    settings: Settings, request: Message, progress: Display | None, stop: Callable[[], bool]
 ) -> Iterator[Message]:
     messages = client.request(settings.data_dir, request, stop)
-    if next(messages, {}).get("waits"):
+    if next(messages, {}).get("waits") and progress is not None:
         progress.passing(_STEP)
     yield from messages
-    progress.clear()
+    if progress is not None:
+        progress.clear()
 
 
 def _unanswered() -> StoreError:
-    return StoreError("The desk-rag that is running ended before this was done.", remedy="Run the command again.")
+    return StoreError("The desk-rag that is running ended before this was done.", remedy="Try again.")

@@ -1,0 +1,164 @@
+"""Answer several questions in one run: `ask -` with several lines, `ask --batch FILE`.
+
+Each is answered as if it were asked alone, in the order of the lines. The models are loaded once; what a question needs
+is loaded while the one before it is being answered, and stays in memory for those that need it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.events import AnswerMode
+from desk_rag.cli import output as out
+from desk_rag.cli import work
+from desk_rag.cli.questions import ask as single
+from desk_rag.cli.questions.ask import AskOptions
+from desk_rag.cli.questions.session import ChatSession
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.indexer.resident.client import ResidentError
+from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident
+from desk_rag.ingest import contents
+from desk_rag.sanitize import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from desk_rag.answering.engine import AnswerEngine
+
+_LARGEST = 16 << 20
+"""Bytes of a file of questions."""
+
+
+def questions_of(question: str, batch: Path | None) -> list[str]:
+    """Return the questions to answer: the argument, or the lines of standard input or of a file.
+
+    The argument itself may have line breaks. Raises ConfigError for a file that cannot be read or has no question.
+    """
+    if batch is None and question != "-":
+        return [question.strip()]
+    if batch is None:
+        lines = sys.stdin.read(_LARGEST).splitlines()
+    elif question:
+        raise ConfigError("--batch FILE takes the place of the question.", remedy="Name one of them.")
+    else:
+        try:
+            with batch.expanduser().open("rb") as file:
+                lines = file.read(_LARGEST).decode("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise ConfigError(f"{batch} cannot be read: {reason}.", remedy="Name a file of questions.") from error
+    questions = [line.strip() for line in lines if line.strip()]
+    if not questions and batch is not None:
+        raise ConfigError(f"{batch} holds no question.", remedy="One question a line.")
+    return questions or [""]
+
+
+def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -> int:
+    """Answer the questions on stdout; returns the exit code of the first that was not answered, else 0."""
+    if options.continued is not None:
+        raise ConfigError(
+            "Several questions cannot continue a chat: each is answered by itself.", remedy="Leave --continue away."
+        )
+    roots = tuple(work.indexed_roots(settings, options.folders))
+    progress = out.Progress(sys.stderr, roots)
+    requests = [
+        Request(question, (), limit=roots, mode=AnswerMode(options.mode), top_k=options.top_k) for question in questions
+    ]
+    if options.keep or settings.resident.keep:
+        single.keep_process(settings, progress)
+    batch = _Batch(settings, options, progress)
+    try:
+        batch.by_resident(requests)
+    except NoResident as reason:
+        if str(reason) != NEW_FOLDER:
+            work.say_alone(progress, reason)
+        if not batch.is_stopped:
+            batch.alone(requests[batch.answered :])
+    return work.INTERRUPTED if batch.is_stopped else batch.code
+
+
+class _Batch:
+    """Questions being answered one after the other."""
+
+    def __init__(self, settings: Settings, options: AskOptions, progress: out.Progress) -> None:
+        self._settings, self._options, self._progress = settings, options, progress
+        self.answered = 0
+        self.code = 0
+        self.is_stopped = False
+        self._headed: Request | None = None
+        """The question whose text was printed last."""
+
+    def by_resident(self, requests: Sequence[Request]) -> None:
+        """Have them answered by a process that has the models loaded. Raises NoResident where it cannot."""
+        for request in requests:
+            if self.is_stopped:
+                return
+            self._one(request, lambda request, session: single.ask_resident(
+                self._settings, replace(self._options, question=request.question), request, session, self._progress
+            ))  # fmt: skip
+
+    def alone(self, requests: Sequence[Request]) -> None:
+        """Answer them in this process."""
+        work.check_model(self._settings)
+        with work.engine_of(self._settings, self._progress) as engine, work.stoppable_with(self._progress) as stop:
+            if self._options.index_first and requests:
+                failed = work.index_new_folders(engine, requests[0].limit, self._settings, stop, self._progress)
+                self.code = work.SOME_UNREADABLE if failed else 0
+            self._progress.end()
+            contents.check_not_empty(engine.store, requests[0].limit, contents.ASK_REMEDY)
+            for notice in filter(None, (engine.store.kv_away, engine.model.prompt.reasoning.notice)):
+                self._progress.say(notice)
+            for request, following in zip(requests, [*requests[1:], None], strict=True):
+                if stop():
+                    break
+                self._one(request, lambda request, session, following=following: self._answer(  # type: ignore[misc]
+                    engine, request, session, following, stop
+                ))  # fmt: skip
+            self.is_stopped = stop()
+
+    def _answer(
+        self,
+        engine: AnswerEngine,
+        request: Request,
+        session: ChatSession,
+        following: Request | None,
+        stop: Callable[[], bool],
+    ) -> int:
+        from desk_rag.indexer import fresh_answer
+
+        if following is not None and following.mode is AnswerMode.CACHED:
+            try:
+                next_one = asking.understand(following, engine.store)
+                engine.prefetch(next_one.asked, top_k=following.top_k, under=next_one.under)
+            except DeskRagError:
+                pass  # said when it is its turn
+        events = fresh_answer.ask(engine, request, stop, wait=lambda: self._options.wait)
+        away = engine.store.kv_away
+        single.print_answer(events, request, session, self._progress, away, as_json=self._options.as_json)
+        return 0
+
+    def _one(self, request: Request, answer: Callable[[Request, ChatSession], int]) -> None:
+        """Answer one question; one that cannot be asked is said, and the others follow."""
+        session = ChatSession.begin(self._settings, None, private=self._options.private)
+        if not self._options.as_json and request is not self._headed:
+            self._headed = request
+            gap = "\n" if self.answered else ""
+            sys.stdout.write(f"{gap}> {clean(request.question, single_line=True)}\n")
+        try:
+            code = answer(request, session)
+        except (ConfigError, ResidentError) as error:
+            code = error.exit_code
+            if self._options.as_json:
+                out.print_json(sys.stdout, {"question": request.question, "error": error.message})
+            else:
+                sys.stdout.write(f"{clean(str(error))}\n")
+        self.answered += 1
+        self.is_stopped = code == work.INTERRUPTED
+        self.code = self.code or code

@@ -1,0 +1,81 @@
+"""Correct words of a question that stand in no document and in no English word list, by the documents' own words.
+
+'What does the kingfishr room cost?' is searched as 'What does the kingfisher room cost?', and the answer says so. A
+word that is known to the embedder is never taken for a slip: 'rodents' may well be asked about mice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from desk_rag.assets import assets_dir
+from desk_rag.store.catalog.words import STOP_WORDS
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+
+_WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{5,24}(?![\w@/:-]|['’]\w|\.\w)")
+_ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "rs", "ly")
+_MOST_CORRECTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """A question with the spelling of the documents."""
+
+    question: str
+    replaced: tuple[tuple[str, str], ...]
+    """Each word as it was typed and as the documents spell it."""
+
+    @property
+    def notice(self) -> str:
+        """A sentence that says what was replaced."""
+        pairs = ", ".join(f"“{typed}” was read as “{spelled}”" for typed, spelled in self.replaced)
+        return f"{pairs}; no document has it as typed"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The replaced words that may be the name of somebody else."""
+        return tuple(typed for typed, _ in self.replaced if typed[0].isupper())
+
+
+def spelled_as_documents(store: Store, question: str) -> Spelled | None:
+    """The question with its misspelled words corrected; None if there are none."""
+    words = list(_WORD.finditer(question))
+    near = store.spellings([match.group() for match in words], _is_known) if words else {}
+    replaced: list[tuple[str, str]] = []
+    text = question
+    for match in [match for match in words if match.group() in near][:_MOST_CORRECTED][::-1]:
+        word = match.group()
+        spelled = _fitting(word, near[word], first=match.start() == 0)
+        if spelled:
+            text = f"{text[: match.start()]}{spelled}{text[match.end() :]}"
+            replaced.append((word, spelled))
+    return Spelled(text, tuple(reversed(replaced))) if replaced else None
+
+
+def _fitting(word: str, near: Sequence[str], *, first: bool) -> str:
+    """The spelling of the documents; a word in small letters is no name, and a name is no other word."""
+    is_name = word[0].isupper() and not first
+    fitting = [one for one in near if not is_name or one[0].isupper()]
+    return "" if not fitting else fitting[0] if word[0].isupper() else fitting[0].lower()
+
+
+def _is_known(typed: str) -> bool:
+    """True for an English word, with or without an ending."""
+    word = typed.casefold()
+    forms = (word.removesuffix(ending) for ending in _ENDINGS)
+    return word in STOP_WORDS or any(form in _known_words() or f"{form}e" in _known_words() for form in forms)
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """The whole words that the embedder knows, some 20,000."""
+    file = assets_dir() / "embedder" / "tokenizer.json"
+    vocabulary = json.loads(file.read_text(encoding="utf-8"))["model"]["vocab"]
+    return frozenset(word for word in vocabulary if word.isalpha())

@@ -1,0 +1,58 @@
+"""The kind of answer that a question asks for, and what is said of an answer of another kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked, misfit
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("Who painted the shutters?", AnswerKind.NAME),
+        ("From whom did we buy the bed?", AnswerKind.NAME),
+        ("Which supplier delivered the clay?", AnswerKind.NAME),
+        ("When was the boiler repaired?", AnswerKind.TIME),
+        ("By what time do guests leave?", AnswerKind.TIME),
+        ("On which day is the market?", AnswerKind.TIME),
+        ("How many rooms are there?", AnswerKind.NUMBER),
+        ("What is the phone number of Ana?", AnswerKind.NUMBER),
+        ("Why is it closed?", None),
+        ("Which rooms are free?", None),
+        ("What happens when it rains?", None),
+    ],
+)
+def test_the_question_says_what_kind_of_answer_it_wants(question: str, kind: AnswerKind | None) -> None:
+    assert kind_asked(question) is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "fits"),
+    [
+        (AnswerKind.NAME, "Berg & Sons", True),
+        (AnswerKind.NAME, "DE89 3704 0044 0532 0130 00", False),
+        (AnswerKind.NAME, "NM-88213-K", False),
+        (AnswerKind.TIME, "in the spring", True),
+        (AnswerKind.TIME, "half past seven", True),
+        (AnswerKind.TIME, "if the damper is not fully open", False),
+        (AnswerKind.NUMBER, "two cats", True),
+        (AnswerKind.NUMBER, "the blue tin", False),
+    ],
+)
+def test_an_answer_is_or_is_not_of_a_kind(kind: AnswerKind, answer: str, fits: bool) -> None:
+    assert is_of_kind(kind, answer) is fits
+
+
+def test_a_plan_does_not_say_when_something_was_done() -> None:
+    plan = "The roof is to be painted in May."
+    assert misfit("When was the roof painted?", "in May", plan)
+    assert not misfit("When will the roof be painted?", "in May", plan)
+    assert not misfit("When was the roof painted?", "in June", "The roof was painted in June; it will be done again.")
+
+
+def test_a_misfit_says_what_was_asked_for() -> None:
+    assert misfit("Which supplier sent it?", "NM-88213-K", "Reference NM-88213-K") == (
+        "The question asks for a name, and “NM-88213-K” is none"
+    )
+    assert misfit("Which supplier sent it?", "Sommer", "Sommer sent it.") == ""

@@ -1,0 +1,116 @@
+"""Chunks that are slower to load than to prefill are prefilled, say so, and change no word of the answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answering import load_costs
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.cli.output import answer_json, footer
+from desk_rag.kv.loading.costs import Rates
+from desk_rag.store.kv import rates as kept_rates
+from desk_rag.store.ownership import RATES, foreign_in
+from tests.answer_world import RENT, World, an_engine, ask, make_world
+from tests.store.made import kv_files
+
+FAST = Rates(1e-4, 1e9, 1e10, 0.1, 100.0)
+SLOW = Rates(0.0, 1.0, 1.0, 0.0, 1e9)
+"""A byte a second from drive and memory, which no prefill is slower than."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_reading() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
+        yield
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"), "cpu")
+
+
+@pytest.fixture
+def data(world: World, tmp_path: Path) -> Path:
+    shutil.copytree(world.data, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def rates_here(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name under which this machine's rates are kept."""
+    names: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_rates, "keep", lambda root, name, rates: names.append(name))
+        patch.setattr(load_costs, "_LEAST_BYTES", 1)
+        assert load_costs.known_or_measured(engine.store, engine.serving, engine._connector.loader) is not None
+    return names[0]
+
+
+def test_a_drive_slower_than_the_model_is_left_alone_and_the_words_are_the_same(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with an_engine(world, data) as engine:
+        loaded = ask(engine, RENT)
+        name = rates_here(engine, monkeypatch)
+    assert (loaded.warm_chunks, loaded.cold_chunks, loaded.read_anew_chunks) == (3, 0, 0)
+    before = {file: file.stat().st_mtime_ns for file in kv_files(data)}
+    kept_rates.keep(data, name, SLOW)
+    with an_engine(world, data) as engine:
+        anew = ask(engine, RENT)
+        engine.settle()
+        bytes_per_chunk = loaded.timings.loaded_bytes / 3
+        assert (anew.warm_chunks, anew.cold_chunks, anew.read_anew_chunks) == (0, 3, 3)
+        assert anew.timings.loaded_bytes == 0
+        assert (anew.raw, anew.text, anew.citations) == (loaded.raw, loaded.text, loaded.citations)
+        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(anew)
+        assert answer_json(anew)["read_anew_chunks"] == 3
+        # Two chunks take as long to read as one takes to prefill: two are loaded, one is prefilled meanwhile.
+        engine.forget_loaded()  # what was read before it was known to be too slow is in memory
+        engine._connector.rates = replace(SLOW, ram_bytes_per_second=bytes_per_chunk, prefill_seconds=2.0)
+        mixed = ask(engine, RENT)
+        assert (mixed.warm_chunks, mixed.read_anew_chunks) == (2, 1)
+        assert mixed.raw == loaded.raw and 0 < mixed.timings.loaded_bytes < loaded.timings.loaded_bytes
+        assert sum(source.warm for source in mixed.sources) == 2
+    assert {file: file.stat().st_mtime_ns for file in kv_files(data)} == before, "nothing is written again"
+
+
+def test_rates_are_measured_once_and_kept(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_costs, "_LEAST_BYTES", 1)
+    with an_engine(world, data) as engine:
+        rates = engine._connector.rates
+        assert rates is not None and rates.drive_bytes_per_second > 0
+        assert ask(engine, RENT).warm_chunks == 3
+    assert list(kept_rates.all_rates(data).values()) == [rates]
+    assert not list(foreign_in(data))
+    monkeypatch.setattr(load_costs, "measured", lambda *_: pytest.fail("measured again"))
+    with an_engine(world, data) as engine:
+        assert engine._connector.rates == rates
+
+
+def test_too_little_chunk_kv_measures_nothing(world: World, data: Path) -> None:
+    with an_engine(world, data) as engine:
+        assert engine._connector.rates is None
+    assert not (data / RATES).exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"rates": 3}', '{"rates": {"a": {"x": 1}, "b": 2}}', "\x00\x01"])
+def test_damaged_rates_are_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / RATES).write_text(content)
+    assert kept_rates.all_rates(tmp_path) == {}
+    kept_rates.keep(tmp_path, "a", FAST)
+    assert kept_rates.all_rates(tmp_path) == {"a": FAST}
+
+
+def test_a_rate_without_sense_is_passed_over(tmp_path: Path) -> None:
+    kept_rates.keep(tmp_path, "a", FAST)
+    kept_rates.keep(tmp_path, "b", SLOW)
+    table = json.loads((tmp_path / RATES).read_text())
+    table["rates"]["a"]["drive_bytes_per_second"] = -1.0
+    (tmp_path / RATES).write_text(json.dumps(table))
+    assert kept_rates.all_rates(tmp_path) == {"b": SLOW}

@@ -1,0 +1,120 @@
+"""Several questions in one run: in order, the same words as alone, chunks read once, faults said in their place."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from desk_rag.cli.questions import several
+from desk_rag.errors import ConfigError
+from desk_rag.kv.loading.file_io import FileReader
+from tests.cli.test_store import Desk
+
+PAGES = {
+    "walk.md": "# Nine days in Norrfell\n\nCamping is forbidden in the whole of the Norrfell nature park, and the fine "
+    "is 200 crowns. The bus to the park leaves at 7:40.\n",
+    "door.md": "# House\n\nThe kitchen door is painted green. The roofer comes on 14 May.\n",
+}
+FINE, ROOFER, BUS = (
+    "What is the fine for camping in the Norrfell nature park?",
+    "When does the roofer come?",
+    "When does the bus to the park leave?",
+)
+SAME = ("answer", "found", "citations", "warm_chunks", "cold_chunks", "context_tokens", "loaded_bytes", "confidence")
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    place = tmp_path_factory.mktemp("desk")
+    desk = Desk(place / "documents", place / "data")
+    desk.documents.mkdir()
+    for name, text in PAGES.items():
+        (desk.documents / name).write_text(text, encoding="utf-8")
+    ran = desk.run("index", str(desk.documents))
+    assert ran.code == 0, ran.err
+    return desk
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Bytes of every read of a KV file."""
+    sizes: list[int] = []
+    read = FileReader.read
+
+    def counted(self: FileReader, path: Path, identity: object, offset: int, nbytes: int, into: object) -> None:
+        sizes.append(nbytes)
+        read(self, path, identity, offset, nbytes, into)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileReader, "read", counted)
+    yield sizes
+
+
+def test_each_is_answered_as_if_alone_and_a_chunk_is_read_once(
+    desk: Desk, tmp_path: Path, bytes_read: list[int]
+) -> None:
+    questions = [FINE, ROOFER, BUS, FINE]
+    alone = {question: desk.json("ask", "--private", question) for question in dict.fromkeys(questions)}
+    read_alone = sum(bytes_read)
+    assert read_alone == sum(int(str(answer["loaded_bytes"])) for answer in alone.values()), "both files, three times"
+    bytes_read.clear()
+    file = tmp_path / "questions.txt"
+    file.write_text("\n".join([FINE, "", f"  {ROOFER}  ", BUS, FINE]), encoding="utf-8")
+    ran = desk.run("ask", "--private", "--batch", str(file), "--json")
+    assert ran.code == 0, ran.err
+    answers = [json.loads(line) for line in ran.out.splitlines()]
+    assert [answer["question"] for answer in answers] == questions
+    for answer in answers:
+        assert {name: answer[name] for name in SAME} == {name: alone[answer["question"]][name] for name in SAME}
+    assert sum(bytes_read) * 3 == read_alone
+
+
+def test_lines_of_standard_input_are_questions_and_a_wrong_name_stops_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO(f"{ROOFER}\nWhat is in @nowhere.md?\n{FINE}\n"))
+    ran = desk.run("ask", "--private", "-")
+    assert ran.code == 2
+    first, wrong, last = ran.out.split("\n\n")
+    assert first.startswith(f"> {ROOFER}\n") and "14 May" in first
+    assert wrong.startswith("> What is in @nowhere.md?\n") and "nowhere" in wrong.split("\n", 1)[1]
+    assert last.startswith(f"> {FINE}\n") and "200 crowns" in last
+    monkeypatch.setattr(sys, "stdin", StringIO(f"What is in @nowhere.md?\n{FINE}\n"))
+    ran = desk.run("ask", "--private", "-", "--json")
+    wrong_json, right_json = (json.loads(line) for line in ran.out.splitlines())
+    assert wrong_json.keys() == {"question", "error"} and "nowhere" in wrong_json["error"]
+    assert right_json["answer"] == "200 crowns"
+
+
+def test_one_line_is_a_single_question(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO(f"\n{ROOFER}\n"))
+    ran = desk.run("ask", "--private", "-")
+    assert ran.code == 0 and "14 May" in ran.out and "> " not in ran.out
+
+
+def test_wrong_words_are_refused(desk: Desk, tmp_path: Path) -> None:
+    empty, binary = tmp_path / "empty.txt", tmp_path / "binary.txt"
+    empty.write_text(" \n\n")
+    binary.write_bytes(b"\xff\xfe\x00")
+    several_lines = tmp_path / "two.txt"
+    several_lines.write_text("one?\ntwo?\n")
+    for words, why in (
+        (["--batch", str(empty)], "holds no question"),
+        (["--batch", str(binary)], "no UTF-8"),
+        (["--batch", str(tmp_path / "missing.txt")], "cannot be read"),
+        ([FINE, "--batch", str(empty)], "takes the place of the question"),
+        (["--batch", str(several_lines), "--continue"], "cannot continue a chat"),
+        ([], "The question is empty"),
+    ):
+        ran = desk.run("ask", *words)
+        assert ran.code == 2 and why in ran.err, (words, ran.err)
+
+
+def test_a_question_with_line_breaks_in_its_argument_stays_one() -> None:
+    assert several.questions_of(" one\ntwo ", None) == ["one\ntwo"]
+    with pytest.raises(ConfigError):
+        several.questions_of("", Path("/nowhere"))

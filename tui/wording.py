@@ -77,8 +77,9 @@ def fit(content: Content, width: int) -> Content:
 
 
 def place(source: Source) -> str:
-    """Return where in its file a source stands, 'p. 4' or 'lines 12-40'; empty where the format has neither."""
-    return clean(str(source.location), single_line=True)
+    """Return where in its file a source stands: 'p. 4', 'lines 12-40', or its heading where the format has neither."""
+    where = str(source.location) or source.location.heading.rpartition(" › ")[2]
+    return clean(where, single_line=True)
 
 
 def mark(source: Source) -> tuple[str, str]:

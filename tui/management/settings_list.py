@@ -156,7 +156,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{part}"' for part in value) + "]"
+        return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{shown(part)}"' for part in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f' {name} = "{part}"' for name, part in value.items()) + (" }" if value else "}")
     if isinstance(value, Path):

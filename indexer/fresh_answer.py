@@ -29,6 +29,7 @@ from desk_rag.model.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.config import IndexSettings
 
 _EVERY = 0.3
 """Seconds between two looks while an answer waits for files."""
@@ -46,6 +47,7 @@ def ask(
     wait: Callable[[], bool] = lambda: True,
     is_reading: Callable[[], bool] | None = None,
     hints: Iterable[Path] = (),
+    index: IndexSettings | None = None,
 ) -> Iterator[AnswerEvent]:
     """Yield FilesWaiting while files are being read, then the events of `asking.ask`.
 
@@ -57,9 +59,10 @@ def ask(
         wait: asked while files are being read; False answers from what has been read so far.
         is_reading: whether another thread or process is reading new files; by default the writer's activity tells.
         hints: paths that are known to have changed.
+        index: settings by which files are read; by default those that the engine was opened with.
     """
-    began, under = time.perf_counter(), request.limit or request.under
-    backlog = _read_small(engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop)
+    began, under, index = time.perf_counter(), request.limit or request.under, index or engine.settings.index
+    backlog = _read_small(engine, freshness.look(engine.store, under, index, hints=hints), index, stop)
     looked = time.perf_counter() - began
     is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
     moved_at, unread = time.monotonic(), len(backlog.new)
@@ -72,7 +75,7 @@ def ask(
     ):
         yield FilesWaiting(backlog)
         time.sleep(_EVERY)
-        backlog = freshness.look(engine.store, under, engine.settings.index)
+        backlog = freshness.look(engine.store, under, index)
         if len(backlog.new) != unread:
             moved_at, unread = time.monotonic(), len(backlog.new)
     if not backlog.files and backlog.complete:
@@ -86,12 +89,14 @@ def _lacks_files(backlog: Backlog) -> bool:
     return bool(backlog.new) or not (backlog.read or backlog.complete)
 
 
-def _read_small(engine: AnswerEngine, backlog: Backlog, stop: Callable[[], bool]) -> Backlog:
+def _read_small(
+    engine: AnswerEngine, backlog: Backlog, index: IndexSettings, stop: Callable[[], bool]
+) -> Backlog:
     """Read a few small files and make their vectors; only the writer can."""
     store, prompt = engine.store, engine.model.prompt
     if not backlog.waiting or not store.writer:
         return backlog
-    left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, engine.settings.index, stop)
+    left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, index, stop)
     end = time.monotonic() + _EMBED_SECONDS
     if left.waiting < backlog.waiting:
         for _ in embed_pending(store, engine.embedder, lambda: stop() or time.monotonic() > end):

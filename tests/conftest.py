@@ -3,6 +3,7 @@ network."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -16,6 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers side by side share the cores;
 if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+_SERIAL = itertools.count()
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -29,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the settings file of whoever runs it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / f"config{next(_SERIAL)}"))
 
 
 @pytest.fixture(scope="session")

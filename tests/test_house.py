@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {"__init__", "__main__", "assets", "config", "device_lock", "errors", "owned_directory", "owned_folder",
-       "sanitize", "timing"}
+       "sanitize", "settings_file", "timing"}
 MOST = 13
 """Modules in one folder, `__init__` and `conftest` left out."""
 

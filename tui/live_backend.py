@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from desk_rag.answering.conversation.saved import Change
     from desk_rag.answering.conversation.scope import Names
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.config import IndexSettings
     from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.ingest.freshness import Backlog
@@ -151,7 +152,13 @@ class LiveBackend:
 
         engine, service = self._ready(), self._service
         hints = service.changed_files() if service is not None else ()
-        return fresh_answer.ask(engine, request, stop, wait=wait, is_reading=self._is_reading, hints=hints)
+        index, is_reading = self._index_settings(), self._is_reading
+        return fresh_answer.ask(engine, request, stop, wait=wait, is_reading=is_reading, hints=hints, index=index)
+
+    def _index_settings(self) -> IndexSettings:
+        """Return the settings by which files are read now; what any process excludes changes them."""
+        service = self._service
+        return (self.session.settings if service is None else service.settings).index
 
     def _asked_elsewhere(
         self, other: OtherProcess, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]
@@ -190,7 +197,7 @@ class LiveBackend:
         from desk_rag.ingest import freshness
 
         hints = self._service.changed_files() if self._service is not None else ()
-        return freshness.look(self.store, self.session.folders, self.session.settings.index, hints=hints)
+        return freshness.look(self.store, self.session.folders, self._index_settings(), hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""

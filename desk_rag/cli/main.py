@@ -161,7 +161,7 @@ def why(
     """Say whether FILE was read, and if not, why."""
     from desk_rag.cli import why as why_command
 
-    raise typer.Exit(why_command.why(settings_of(ctx), file, as_json=as_json))
+    raise typer.Exit(why_command.why(settings_of(ctx), file, ctx.obj.config, as_json=as_json))
 
 
 @app.command()
@@ -194,13 +194,14 @@ def purge(
 ) -> None:
     """Forget FOLDER: its text, vectors and caches.
 
-    Your own files are never touched.
+    Inside an indexed folder it is excluded from then on. Your own files are never touched.
     """
-    from desk_rag.cli import store
+    from desk_rag.cli.folders import purging
 
     if (folder is None) == (not everything):
         raise ConfigError("Name a folder to purge, or use --all.", remedy="desk-rag help purge lists the options.")
-    raise typer.Exit(store.purge(settings_of(ctx), folder, check=check, sure=yes, as_json=as_json))
+    settings, file = settings_of(ctx), ctx.obj.config
+    raise typer.Exit(purging.purge(settings, folder, file, check=check, sure=yes, as_json=as_json))
 
 
 @app.command()

@@ -181,7 +181,7 @@ def _use(settings: Settings, task: Task) -> int:
     """Write the choice to the settings file after all checks that need no weights to be loaded."""
     from desk_rag.model import directory_check, weights
     from desk_rag.model.loading import quiet_libraries
-    from desk_rag.tui.management.settings_file import Key, SettingsFile
+    from desk_rag.settings_file import Key, SettingsFile
 
     quiet_libraries()
     chosen = settings.model.model_copy(update={"name": task.name})

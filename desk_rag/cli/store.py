@@ -1,4 +1,4 @@
-"""Run the commands `status`, `verify`, `purge` and `pin`, none of which loads a model."""
+"""Run the commands `status`, `verify` and `pin`, none of which loads a model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.cli.deletions import missing_line
-from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines, when_unlocked
+from desk_rag.cli.store_access import exists, nothing_indexed, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
 from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
+from desk_rag.store.opening import CATALOG_RESET
 
 if TYPE_CHECKING:
-    from desk_rag.store.ownership import Cleared
-    from desk_rag.store.types import Activity, Counts, DocumentRow, PurgeReport, VerifyReport
+    from desk_rag.store.types import Activity, Counts, DocumentRow, VerifyReport
 
 _MOST_LISTED = 20
 
@@ -188,7 +188,10 @@ def _verified(
             return handover.repair(settings, part, out.Progress(sys.stderr))
     try:
         with open_store(settings, writer=repair) as store:
-            return store.verify(repair=repair, subset=part), store.notices, store.kv_away
+            report = store.verify(repair=repair, subset=part)
+            if store.is_lost and CATALOG_RESET not in store.notices:  # chunk KV without rows is no damage then
+                raise catalog_lost(settings.data_dir)
+            return report, store.notices, store.kv_away
     except CorruptCatalog as error:
         return VerifyReport(0, 0, 0, 0, (Problem(error.message, repaired=False),), unusable=True), (), ""
 
@@ -197,129 +200,12 @@ def _replace_catalog(
     settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
     """Put an unusable catalog aside, begin a new one, and check what is left."""
-    from desk_rag.store.opening import CATALOG_RESET
     from desk_rag.store.store import Store
 
     with Store.reset_catalog(settings.data_dir, settings.store) as store:
         report, notices, away = store.verify(repair=True, subset=part), store.notices, store.kv_away
     problems = tuple(replace(problem, repaired=True) for problem in damaged.problems)
     return replace(report, problems=problems + report.problems), (CATALOG_RESET, *notices), away
-
-
-def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
-    """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
-    path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
-    all_of_it = f"everything in {settings.data_dir}, and all saved chats"
-    what = all_of_it if path is None else f"everything derived from {path}, and what saved chats say about it"
-    if path is not None:
-        _check_is_known(settings, path)
-    confirm(what, sure=sure)
-    has_ended = keeping.make_way(settings.data_dir, watching=path is None)
-    if path is None:
-        if has_ended and not as_json:
-            print_lines(["The desk-rag that was running has ended."])
-        return _purge_all(settings, ends=has_ended, as_json=as_json)
-    if not exists(settings):
-        from desk_rag.store.chats.chats import forget_folder
-
-        turns = forget_folder(settings.data_dir, path)  # chats outlive a lost index
-        if turns and not as_json:
-            print_lines([_chats_line(turns)])
-        return nothing_indexed(settings, as_json=as_json)
-    report, left_out = _purge_folder(settings, path, check=check)
-    if as_json:
-        out.print_json(sys.stdout, asdict(report))
-    else:
-        counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
-        lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
-        if report.chat_turns:
-            lines.append(_chats_line(report.chat_turns))
-        if report.verified and not report.traces:
-            lines.append("Searched the whole store for their text: no trace.")
-        if check and report.unsearched:
-            why = "their text is too short to search for, or other documents hold it too"
-            lines.append(f"{out.plural(report.unsearched, 'chunk')} could not be searched for: {why}.")
-        lines += [f"Part of the text is still in {trace}." for trace in report.traces]
-        print_lines([*lines, *_left_out(path, left_out)])
-    return StoreError.exit_code if report.traces else 0
-
-
-def _check_is_known(settings: Settings, path: Path) -> None:
-    """Raise ConfigError for a path that does not exist and of which nothing is kept."""
-    from desk_rag.store.chats.chats import knows
-
-    if path.exists() or knows(settings.data_dir, path):
-        return
-    if exists(settings):
-        with open_store(settings, writer=False) as store:
-            if store.documents(path):
-                return
-    raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
-
-
-def _chats_line(turns: int) -> str:
-    return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
-
-
-def _left_out(path: Path, left_out: bool) -> list[str]:
-    if not (left_out and path.exists()):
-        return []
-    return [
-        f"The desk-rag that is running leaves {shown_path(path)} out until it ends. For good, add it to "
-        "`exclude` under [index], or take it from `folders` (desk-rag help settings)."
-    ]
-
-
-def _purge_folder(settings: Settings, path: Path, *, check: bool) -> tuple[PurgeReport, bool]:
-    """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
-    from desk_rag.indexer.resident import handover
-    from desk_rag.store.open_to_purge import open_to_purge
-
-    with suppress(NoResident):
-        return handover.purge(settings, path, check=check, progress=out.Progress(sys.stderr))
-    store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
-    with store:
-        report = store.purge_verify(path) if check else store.purge(path)
-    report = replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
-    return report, False
-
-
-def _purge_all(settings: Settings, *, ends: bool, as_json: bool) -> int:
-    from desk_rag.store import ownership
-
-    if not ownership.is_store(settings.data_dir):
-        return _purge_chats(settings, as_json=as_json)
-    cleared, away = when_unlocked(settings, lambda: _delete_all(settings.data_dir), ends=ends)
-    if as_json:
-        foreign = [str(path) for path in cleared.remaining]
-        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": foreign, "away": away}
-        out.print_json(sys.stdout, report)
-    elif not cleared.remaining:
-        print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
-    else:
-        names = ", ".join(path.name for path in cleared.remaining[:_MOST_LISTED])
-        names += f" and {len(cleared.remaining) - _MOST_LISTED:,} more" if len(cleared.remaining) > _MOST_LISTED else ""
-        print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
-        print_lines([f"Left there, since it is not desk-rag's: {names}."])
-    if away and not as_json:
-        remedy = "Delete that directory once its drive is connected."
-        print_lines([f"Not deleted: the caches in {away}, which is not connected. {remedy}"])
-    return StoreError.exit_code if away else 0
-
-
-def _purge_chats(settings: Settings, *, as_json: bool) -> int:
-    """Delete the chats of a data directory that holds no index."""
-    from desk_rag.store.chats import place
-
-    chats = place.chats_directory(settings.data_dir)
-    freed = place.clear(chats, all_of_it=True) if chats != settings.data_dir else 0
-    if not freed:
-        return nothing_indexed(settings, as_json=as_json)
-    if as_json:
-        out.print_json(sys.stdout, {"deleted": str(chats), "freed_bytes": freed, "left": [], "away": ""})
-    else:
-        print_lines([f"Deleted the saved chats in {shown_path(chats)} ({out.size(freed)}); nothing was indexed."])
-    return 0
 
 
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
@@ -352,21 +238,6 @@ def _subset(text: str) -> tuple[int, int] | None:
     if not (part.isdecimal() and whole.isdecimal() and 1 <= int(part) <= int(whole)):
         raise ConfigError(f"--subset {text} is not a part.", remedy="Write it as 1/7: the first of seven parts.")
     return None if int(whole) == 1 else (int(part), int(whole))
-
-
-def _delete_all(root: Path) -> tuple[Cleared, str]:
-    """Remove desk-rag's own files while holding the writer's lock. Needs no free disk space.
-
-    Also returns the `kv_dir` that could not be reached, '' if there is none.
-    """
-    from desk_rag.store import ownership
-    from desk_rag.store.layout import Layout
-    from desk_rag.store.maintenance.data_directory import clear_all
-    from desk_rag.store.opening import locked
-
-    with locked(Layout(root)):
-        cleared, away = clear_all(root)
-    return ownership.clear_lock(root, cleared), away
 
 
 def _activity_json(activity: Activity | None) -> dict[str, object] | None:

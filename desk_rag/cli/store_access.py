@@ -88,13 +88,17 @@ def print_lines(lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def confirm(what: str, *, sure: bool) -> None:
-    """Ask before `what` is deleted, unless the user is sure. Raises ConfigError without a consent."""
+def confirm(what: str, *, sure: bool, besides: str = "") -> None:
+    """Ask before `what` is deleted, unless the user is sure; `besides` says what else happens.
+
+    Raises ConfigError without a consent.
+    """
+    besides = f" {besides}" if besides else ""
     if sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"This deletes {what}.", remedy="Add --yes to do it without a question.")
-    sys.stderr.write(clean(f"Delete {what}? Your own files stay. [y/N] "))
+        raise ConfigError(f"This deletes {what}.{besides}", remedy="Add --yes to do it without a question.")
+    sys.stderr.write(clean(f"Delete {what}?{besides} Your own files stay. [y/N] "))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ConfigError("Nothing was deleted.")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.cli.store_access import exists, open_store, print_lines
-from desk_rag.config import Settings
+from desk_rag.config import Settings, default_path
 from desk_rag.documents.status import FileState
 from desk_rag.errors import DeskRagError
-from desk_rag.ingest.explanation import STATE_WORDS, explain
+from desk_rag.ingest.explanation import OWN_RULE, STATE_WORDS, explain
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _MOST_LISTED = 20
 """File names shown for one reason; `--json` lists all."""
 
 
-def why(settings: Settings, file: Path, *, as_json: bool) -> int:
+def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bool) -> int:
     """Print the state of a file and the rule or reason behind it; for a folder, of all files in it.
 
     Raises DeskRagError if there is no such file or folder and nothing from there is indexed.
@@ -38,14 +38,16 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
             known = explain(store, path, settings)
     else:
         known = explain(None, path, settings)
-    if path.is_dir() or (row is None and rows):
-        return _why_folder(path, rows, as_json=as_json)
+    is_own_rule = known.state == "left out" and known.reason.startswith(OWN_RULE)
+    reason = known.reason + (_where_rule_is(config_file) if is_own_rule else "")
+    if row is None and (path.is_dir() or rows):  # a folder that is left out as a whole has a row of its own
+        return _why_folder(path, rows, reason if is_own_rule else "", config_file, as_json=as_json)
     if row is None and not os.path.lexists(path):
         raise DeskRagError(
             f"There is no file or folder {path}, and nothing from there is indexed.",
             remedy="Check the spelling; desk-rag why FOLDER lists the files that were not read.",
         )
-    state, reason = known.state, known.reason
+    state = known.state
     if as_json:
         chunks = row.num_chunks if row else 0
         out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
@@ -62,7 +64,14 @@ def as_met(file: Path) -> Path:
     return Path(os.path.realpath(given.parent)) / given.name
 
 
-def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> int:
+def _where_rule_is(config_file: Path | None) -> str:
+    """Return where a rule of the user's own settings stands."""
+    return f" (`exclude` under [index] in {shown_path(config_file or default_path())})"
+
+
+def _why_folder(
+    path: Path, rows: Sequence[DocumentRow], rule: str, config_file: Path | None, *, as_json: bool
+) -> int:
     """Print the number of files by state, then the files that have a reason, grouped by it."""
     counts = Counter(row.state.value for row in rows)
     states = {state.value: counts[state.value] for state in FileState if counts[state.value]}
@@ -71,16 +80,19 @@ def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> in
             {"path": str(row.path), "state": row.state.value, "reason": row.reason, "chunks": row.num_chunks}
             for row in rows
         ]
-        out.print_json(sys.stdout, {"path": str(path), "states": states, "files": files})
+        left_out = {"state": "left out", "reason": rule} if rule else {}
+        out.print_json(sys.stdout, {"path": str(path), **left_out, "states": states, "files": files})
         return 0
     summary = ", ".join(f"{count:,} {STATE_WORDS.get(state, state)}" for state, count in states.items())
-    lines = [f"{shown_path(path)}: {summary or 'nothing in it was ever looked at'}"]
+    nothing = f"left out; {rule}" if rule else "nothing in it was ever looked at"
+    lines = [f"{shown_path(path)}: {summary or nothing}"]
     groups: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
     for row in rows:
         if row.reason:
             groups[row.state.value, _group_reason(row)].append(row.path)
     for (state, reason), paths in sorted(groups.items(), key=lambda group: -len(group[1])):
-        lines.append(f"{len(paths):,} {STATE_WORDS.get(state, state)}: {reason}")
+        where = _where_rule_is(config_file) if reason.startswith(OWN_RULE) else ""
+        lines.append(f"{len(paths):,} {STATE_WORDS.get(state, state)}: {reason}{where}")
         lines += [f"  {shown_path(file, [path])}" for file in paths[:_MOST_LISTED]]
         if len(paths) > _MOST_LISTED:
             lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists every file")

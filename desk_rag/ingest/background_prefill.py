@@ -185,8 +185,7 @@ def warm_pending(
 
 def _missing(store: Store, namespaces: Sequence[Namespace]) -> int:
     """Return how many chunk KVs are still missing."""
-    counts_by_variant = [store.counts(namespace, None) for namespace in namespaces]
-    return sum(counts.chunks - counts.warm for counts in counts_by_variant)
+    return sum(store.missing_kv(namespace) for namespace in namespaces)
 
 
 def _reason_to_wait(turn: DeviceLock, may_run: Callable[[], str]) -> str:

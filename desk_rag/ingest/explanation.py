@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STATE_WORDS = {FileState.SKIPPED.value: "left out"}
 """States that a person calls otherwise than the catalog does."""
+OWN_RULE = "exclude: "
+"""Beginning of a reason that names a rule of the user's settings."""
 _SPECIAL = re.compile(r"([\\*?\[\]!#])")
 
 
@@ -41,7 +43,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     row = store.document(path) if store is not None else None
     if store is not None and row is not None and row.state is FileState.INDEXED:
         return Explanation("indexed", _how_read(store, row, path))
-    if row is not None:
+    if row is not None and not _is_lifted(store, row, path, settings):
         state = STATE_WORDS.get(row.state.value, row.state.value)
         return Explanation(state, row.reason + _allowing(path, row.reason))
     verdict = _verdict(path, list(_bases(store, settings, path)), settings)
@@ -52,9 +54,20 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     if not document.supported(path, settings.index):
         remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
         return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'}){remedy}")
+    if row is not None:
+        return Explanation("not indexed yet", f"it was left out ({row.reason}) and no longer is: the next run reads it")
     if verdict is None:
         return Explanation("unknown", "it is in no folder that was indexed")
     return Explanation("not indexed yet", "the next run reads it")
+
+
+def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Settings) -> bool:
+    """Return whether a rule of the user left this out at the last look, and no rule does now."""
+    from desk_rag.documents.discovery import LeftOut
+
+    if row.state is not FileState.SKIPPED or not row.reason.startswith(OWN_RULE):
+        return False
+    return not isinstance(_verdict(path, list(_bases(store, settings, path)), settings), LeftOut)
 
 
 def is_as_read(row: DocumentRow, path: Path) -> bool:
@@ -108,8 +121,9 @@ def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile
     from desk_rag.documents.discovery import LeftOut, examine
 
     accepted: FoundFile | None = None
+    inside = path / "any" if path.is_dir() else path  # a rule for a folder names no file
     for base in bases:
-        verdict = examine(base, path, settings.index)
+        verdict = examine(base, inside, settings.index)
         if isinstance(verdict, LeftOut):
             return verdict
         accepted = accepted or verdict

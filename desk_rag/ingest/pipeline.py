@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,8 @@ EMBED_BATCH = 8
 """Maximum chunks per call of the embedder."""
 _EMBED_SECONDS = 0.15
 """Longest that a batch should take: an answer or a stop waits for it."""
+_COUNT_SECONDS = 2.0
+"""Seconds between two counts of the chunks that are left."""
 _DISK_FULL = "the disk is full"
 _WAIT_POLL = 0.25
 """Seconds between two checks whether work in idle time may go on."""
@@ -307,8 +310,8 @@ def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) ->
     A chunk that the embedder rejects is skipped until the next call. Ends with a reason in `waiting` if the disk is
     full. Raises ModelError if the embedder itself fails, StoreError if the catalog cannot be written.
     """
-    counts = store.counts(None, embedder.fingerprint)
-    yield from _embed_all(store, embedder, stop, store.chunks_without_vector, counts.chunks - counts.with_vectors)
+    missing = partial(store.missing_vectors, embedder.fingerprint)
+    yield from _embed_all(store, embedder, stop, store.chunks_without_vector, missing)
 
 
 def add_token_vectors(
@@ -321,8 +324,8 @@ def add_token_vectors(
     """
     if not embedder.gives_tokens:
         return
-    counts = store.counts(None, embedder.fingerprint)
-    waiting, missing = store.chunks_without_token_vectors, counts.chunks - counts.with_tokens
+    waiting = store.chunks_without_token_vectors
+    missing = partial(store.missing_vectors, embedder.fingerprint, "token_vectors")
     yield from _embed_all(store, embedder, lambda: stop() or not store.has_spare_room(), waiting, missing, may_run)
 
 
@@ -331,11 +334,11 @@ def _embed_all(
     embedder: Embedder,
     stop: Callable[[], bool],
     waiting: Callable[[str, int], list[PendingChunk]],
-    total: int,
+    missing: Callable[[], int],
     may_run: Callable[[], str] = lambda: "",
 ) -> Iterator[StageProgress]:
     done, meter, refused = 0, ProgressRate(), set[ChunkId]()
-    batch_size = 1
+    total, counted_at, batch_size = missing(), time.monotonic(), 1
     while not stop():
         pending = waiting(embedder.fingerprint, batch_size + len(refused))
         pending = [chunk for chunk in pending if chunk.chunk_id not in refused][:batch_size]
@@ -356,6 +359,8 @@ def _embed_all(
         seconds_per_chunk = (time.monotonic() - started) / len(pending)
         batch_size = max(1, min(EMBED_BATCH, int(_EMBED_SECONDS / max(seconds_per_chunk, 1e-6))))
         done += len(pending)
+        if time.monotonic() > counted_at + _COUNT_SECONDS:  # files came, or went
+            total, counted_at = done - len(refused) + missing(), time.monotonic()
         total = max(total, done)
         yield meter.progress(IndexStage.VECTORS, done, total, "chunks")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import among_indexed
-from desk_rag.config import Settings, load
+from desk_rag.config import IndexSettings, Settings, load
 from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident import changes, values
 from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident
@@ -84,6 +84,11 @@ class Resident:
         settings = settings.model_copy(update={"data_dir": self.settings.data_dir})  # it found this socket
         return values.settings_key(settings, Path(str(file["cwd"])))
 
+    def _index_settings(self) -> IndexSettings:
+        """Return the settings by which files are read now; what a user excludes meanwhile changes them."""
+        service = self.service()
+        return (self.settings if service is None else service.settings).index
+
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer
 
@@ -100,12 +105,13 @@ class Resident:
                 wait=lambda: bool(request.get("wait")),
                 is_reading=self.is_reading,
                 hints=self.changed_files(),
+                index=self._index_settings(),
             )
             yield from map(values.of_event, events)
 
     def _search(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         parts, under = self.parts(), _paths(request["folders"])
-        store, index = parts.store, self.settings.index
+        store, index = parts.store, self._index_settings()
         contents.check_not_empty(store, under, contents.SEARCH_REMEDY)
         yield {"searches": True}
         backlog = freshness.look(store, under, index, hints=self.changed_files())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import main
-from desk_rag.config import IdleSettings, Settings, StoreSettings, load
+from desk_rag.config import IdleSettings, Settings, StoreSettings, default_path, load
 from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreLocked
 from desk_rag.indexer.models import Models
@@ -171,14 +171,19 @@ def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched)
     code, out, _ = watched.run("purge", "--yes", "--verify", str(house))
     assert code == 0
     assert "Forgot 1 document, 1 chunk" in out and "no trace" in out
-    assert f"The desk-rag that is running leaves {house} out until it ends." in out
+    assert "“/house/” is excluded from now on" in out
     watched.write("docs/house/wall.md", "The wall is brick.\n")
     watched.write("docs/fence.md", "The fence is wood.\n")
     wait_for(lambda: "fence.md" in watched.documents())
     watched.service.sweep()
     wait_for(lambda: not watched.service.is_working())
     assert watched.documents() == {"door.md", "fence.md"}
-    assert watched.run("index", str(house))[0] == 0, "who indexes it wants it back"
+    assert "roofer" not in watched.run("ask", "When does the roofer come?")[1], "nor is it read for a question"
+    watched.run("search", "roofer brick")
+    assert watched.documents() == {"door.md", "fence.md"}
+    assert load().index.exclude == ("/house/",)
+    default_path().unlink()
+    assert watched.run("index", str(house))[0] == 0, "who takes the rule away and indexes it wants it back"
     assert watched.documents() == {"door.md", "fence.md", "roof.md", "wall.md"}
 
 

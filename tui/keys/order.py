@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.widgets import Input, TextArea
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -25,6 +26,35 @@ _TRIPS = 2
 _LOOK_SECONDS = 0.05
 _MOST_LOOKS = 100
 """After five seconds the next key is handed on in any case."""
+
+
+_FEWEST_JOINED = 8
+"""Characters that arrived at once from which they are inserted as one text."""
+
+
+class TypedText(events.Paste):
+    """Characters that were read from the terminal at once; an input gets them as one text, anything else as keys."""
+
+    def __init__(self, keys: list[events.Key]) -> None:
+        super().__init__("".join(key.character or "" for key in keys))
+        self.keys = keys
+
+
+def joined(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages of one read, with characters that follow each other as one TypedText."""
+    keys: list[events.Key] = []
+    for message in messages:
+        if isinstance(message, events.Key) and _is_text(message):
+            keys.append(message)
+            continue
+        yield from _together(keys)
+        keys = []
+        yield message
+    yield from _together(keys)
+
+
+def _together(keys: list[events.Key]) -> list[events.Key] | list[TypedText]:
+    return [TypedText(keys)] if len(keys) >= _FEWEST_JOINED else keys
 
 
 @dataclass
@@ -73,6 +103,11 @@ class KeyOrder:
             if self._delivered > self._settled and not (is_text and self._only_text):
                 return
             event = self._waiting.popleft()
+            if isinstance(event, TypedText):
+                if not isinstance(self._app.focused, Input | TextArea):
+                    self._waiting.extendleft(reversed(event.keys))
+                    continue
+                event = events.Paste(event.text)
             self._only_text = self._only_text and is_text
             self._delivered += 1
             await self._deliver(event)

@@ -12,20 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents.discovery import LeftOut, examine
 from desk_rag.documents.status import FileState
-from desk_rag.errors import ConfigError, StoreError, StoreLocked
+from desk_rag.errors import StoreError, StoreLocked
+from desk_rag.indexer.resident import exclusion as rules_of_user
+from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in, with_rules
 from desk_rag.indexer.resident.protocol import NoResident
-from desk_rag.ingest.explanation import exclusion_rule
 
 if TYPE_CHECKING:
-    from desk_rag.config import Settings
+    from desk_rag.settings_file import Key
     from desk_rag.store.store import Store
     from desk_rag.store.types import PurgeReport
     from desk_rag.tui.management.session import Indexing, Session
-    from desk_rag.tui.management.settings_file import Key
 
-_EXCLUDE = ("index", "exclude")
 _FOLDERS = ("folders",)
 
 
@@ -62,14 +60,11 @@ class LibraryChanges:
         """Return the rule that leaves out `path`, which is in the indexed folder `root`."""
         store = self._session.store()
         is_folder = path.is_dir() or (store is not None and store.document(path) is None)
-        rule = exclusion_rule(path, root, is_folder=is_folder)
-        verdict = examine(root, path / "any", _with_rules(self._session.settings, (*self._rules(), rule)).index)
-        if not isinstance(verdict, LeftOut):
-            raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
+        now = with_rules(self._session.settings, self._rules())
+        rule = rules_of_user.rule_for(path, root, now, is_folder=is_folder)
         if store is None:
             return Exclusion(path, rule, 0)
-        others = (other / path.relative_to(root) for other in self._session.folders if other != root)
-        elsewhere = tuple(other for other in others if store.listing.count(other).indexed)
+        elsewhere = rules_of_user.elsewhere(path, root, self._session.folders, store)
         return Exclusion(path, rule, store.listing.count(path).indexed, elsewhere)
 
     def exclude(self, exclusion: Exclusion) -> Change:
@@ -84,18 +79,15 @@ class LibraryChanges:
         return f"“{rule}” is no longer excluded{'; its files are read again' if now else self._later()}."
 
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
-        """Return the rules in the settings file as it is now; somebody may have changed it meanwhile."""
-        listed = self._session.file.values().get(_EXCLUDE)
-        rules = [str(rule) for rule in listed] if isinstance(listed, list) else []
-        return tuple(rule for rule in rules if rule != without)
+        return rules_in(self._session.file, without=without)
 
     def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = ()) -> bool:
         """Write the rules and have them obeyed, with `wanted` read again; False if that has to wait."""
         from desk_rag.indexer.resident import handover
 
         session = self._session
-        session.file.write({_EXCLUDE: list(rules) or None})
-        now = session.use(_with_rules(session.settings, rules), session.folders)
+        session.file.write({EXCLUDE: list(rules) or None})
+        now = session.use(with_rules(session.settings, rules), session.folders)
         if session.indexing is None or not session.indexing.indexes:
             with suppress(NoResident):
                 handover.use_index_settings(session.settings, wanted)
@@ -154,8 +146,8 @@ class LibraryChanges:
         gone = tuple(folder for folder in named if folder not in _without(named, path))
         if exclusion is not None:
             rules = (*self._rules(), exclusion.rule)
-            changes: dict[Key, object] = {_EXCLUDE: list(rules)}
-            after, left = _with_rules(before, rules), roots
+            changes: dict[Key, object] = {EXCLUDE: list(rules)}
+            after, left = with_rules(before, rules), roots
         else:
             changes = {_FOLDERS: [str(folder) for folder in _without(named, path)] or None}
             left = _without(roots, path)
@@ -202,7 +194,7 @@ class LibraryChanges:
     def _write_back(self, exclusion: Exclusion | None, named: tuple[Path, ...]) -> None:
         """Take a rule out of the settings file, or put folders that were named there back."""
         if exclusion is not None:
-            self._session.file.write({_EXCLUDE: list(self._rules(without=exclusion.rule)) or None})
+            self._session.file.write({EXCLUDE: list(self._rules(without=exclusion.rule)) or None})
             return
         listed = self._folders()
         back = [*listed, *(folder for folder in named if folder not in listed)]
@@ -252,10 +244,6 @@ def _also_left_out(exclusion: Exclusion | None) -> str:
     if exclusion is None or not exclusion.elsewhere:
         return ""
     return f" The rule leaves out {', '.join(map(str, exclusion.elsewhere))} as well."
-
-
-def _with_rules(settings: Settings, rules: tuple[str, ...]) -> Settings:
-    return settings.model_copy(update={"index": settings.index.model_copy(update={"exclude": rules})})
 
 
 def _without(folders: tuple[Path, ...], path: Path) -> tuple[Path, ...]:

@@ -11,8 +11,8 @@ from desk_rag.tui.wording import count, gib
 if TYPE_CHECKING:
     from desk_rag.model.library.fit import Fit, Machine
     from desk_rag.model.library.installed import Installed
+    from desk_rag.settings_file import Key
     from desk_rag.tui.management.session import Session
-    from desk_rag.tui.management.settings_file import Key
 
 EMBEDDED = "embedded"
 

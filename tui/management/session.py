@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from desk_rag import config
 from desk_rag.config import Settings
+from desk_rag.indexer.resident.exclusion import rules_in, with_rules
+from desk_rag.settings_file import Key, SettingsFile
 from desk_rag.tui.management.checks import Checks, no_checks
-from desk_rag.tui.management.settings_file import Key, SettingsFile
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -105,6 +106,8 @@ class Session:
 
     def use(self, settings: Settings, folders: Sequence[Path]) -> bool:
         """Index `folders` with `settings` from now on; False if that has to wait for the next start."""
+        added = [rule for rule in rules_in(self.file) if rule not in settings.index.exclude]
+        settings = with_rules(settings, (*settings.index.exclude, *added))  # another process may have added some
         self.settings, self.folders = settings, tuple(folders)
         indexing = self._indexing
         if indexing is None:

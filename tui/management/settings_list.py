@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from desk_rag.config import GIB, Settings
+from desk_rag.settings_file import Key
 from desk_rag.tui.keys.keymap import checked
-from desk_rag.tui.management.settings_file import Key
 from desk_rag.tui.wording import count, gib, home_path
 
 if TYPE_CHECKING:

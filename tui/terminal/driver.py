@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
+from desk_rag.tui.keys.order import joined
 from desk_rag.tui.terminal.parser import TerminalParser
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class TerminalDriver(LinuxDriver):
                     if not data:
                         cast("DeskRagApp", self._app).terminal_gone()
                         return
-                    for message in parser.feed(decode(data)):
+                    for message in joined(parser.feed(decode(data))):
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)

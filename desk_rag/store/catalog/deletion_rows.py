@@ -23,6 +23,16 @@ class Decision(Enum):
     """Kept until the user decides otherwise."""
 
 
+def stays(chunk: str) -> str:
+    """Return the condition that the chunk in this row is in a document that is not about to be removed."""
+    waits = f"x.decision <> '{Decision.KEPT.value}'"
+    return (
+        f"(NOT EXISTS (SELECT 1 FROM deletions x WHERE {waits}) OR EXISTS (SELECT 1 FROM places s"
+        f" LEFT JOIN deletions x ON x.document = s.document AND {waits}"
+        f" WHERE s.chunk = {chunk} AND x.document IS NULL))"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Deletion:
     """A document whose file is gone."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from desk_rag.store.catalog.catalog import KVName, mark_deleted
 from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.deletion_rows import stays
 from desk_rag.store.catalog.paths import Scope, to_blob
 from desk_rag.store.catalog.rows import pending_chunks
 from desk_rag.store.kv import eviction, policy
@@ -246,11 +247,10 @@ class KVIndex:
             statement = (
                 "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
                 " WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM chunks c"
-                " LEFT JOIN namespaces n ON n.name = ?"
-                " LEFT JOIN refused r ON r.namespace = n.id AND r.chunk = c.id"
+                " LEFT JOIN namespaces n ON n.name = ? LEFT JOIN refused r ON r.namespace = n.id AND r.chunk = c.id"
                 " WHERE NOT EXISTS (SELECT 1 FROM kv_chunks k JOIN kv ON kv.id = k.kv"
                 "  WHERE k.chunk_id = c.chunk_id AND kv.namespace = n.id)"
-                " AND (r.demand IS NULL OR c.uses + c.wants > r.demand)"
+                f" AND (r.demand IS NULL OR c.uses + c.wants > r.demand) AND {stays('c.id')}"
                 f"{scope.and_chunk('c.id')}{condition}"
                 " ORDER BY c.wants DESC, c.uses DESC, c.recent DESC, c.id LIMIT ?"
             )

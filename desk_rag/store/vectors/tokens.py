@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.store.catalog.checksums import vector_sum
 from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.deletion_rows import stays
 from desk_rag.store.catalog.paths import Scope
 from desk_rag.store.catalog.rows import pending_chunks
 from desk_rag.store.types import PendingChunk
@@ -82,10 +83,20 @@ def chunks_missing_in(table: str) -> str:
     """Return the query for (chunk id, text, path) of chunks without a row of an embedder in `table`, with a limit."""
     return (
         "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
-        " WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM (SELECT id FROM chunks WHERE NOT EXISTS ("
-        f"  SELECT 1 FROM {table} WHERE chunk = chunks.id"
-        "  AND embedder = (SELECT id FROM embedders WHERE name = ?)) ORDER BY recent DESC, id LIMIT ?) o"
-        " JOIN chunks c ON c.id = o.id ORDER BY c.recent DESC, c.id"
+        f" WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM (SELECT id FROM chunks WHERE {_lacks(table)}"
+        " ORDER BY recent DESC, id LIMIT ?) o JOIN chunks c ON c.id = o.id ORDER BY c.recent DESC, c.id"
+    )
+
+
+def number_missing_in(table: str) -> str:
+    """Return the query for the number of those chunks."""
+    return f"SELECT count(*) FROM chunks WHERE {_lacks(table)}"
+
+
+def _lacks(table: str) -> str:
+    return (
+        f"NOT EXISTS (SELECT 1 FROM {table} WHERE chunk = chunks.id"
+        f" AND embedder = (SELECT id FROM embedders WHERE name = ?)) AND {stays('chunks.id')}"
     )
 
 

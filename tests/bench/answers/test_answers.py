@@ -51,6 +51,7 @@ def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
         questions.load(file)
 
 
+@pytest.mark.slow
 def test_the_command_marks_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()

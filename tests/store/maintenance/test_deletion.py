@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.made import kv_files, warm
@@ -74,3 +75,29 @@ def test_purge_says_where_text_is_left(store: Store, root: Path) -> None:
     store.put_document(made.document(A, [text]), [made.chunk(text)], made.stamp())
     (root / "logs" / "leak.log").write_text(f"... {text} ...")
     assert store.purge_verify(A).traces == (str(root / "logs" / "leak.log"),)
+
+
+def test_nothing_is_computed_for_documents_that_are_about_to_be_removed(store: Store) -> None:
+    """Unless another document holds the same text, or the user decides to keep them."""
+    shared, gone, here = "rent is due monthly", "only in the file that is gone", "only in the file that is here"
+    store.put_document(made.document(A, [shared, gone]), made.chunks([shared, gone]), made.stamp())
+    store.put_document(made.document(B, [shared, here]), made.chunks([shared, here]), made.stamp())
+    everything, staying = {shared, gone, here}, {shared, here}
+
+    def waiting() -> list[set[str]]:
+        lists = (
+            store.chunks_without_vector("e", 9),
+            store.chunks_without_token_vectors("e", 9),
+            store.chunks_without_kv(made.NS, 9),
+        )
+        numbers = store.missing_vectors("e"), store.missing_vectors("e", "token_vectors"), store.missing_kv(made.NS)
+        assert numbers == tuple(map(len, lists))
+        return [{chunk.text for chunk in each} for each in lists]
+
+    assert waiting() == [everything] * 3
+    store.deletions.put(Path("/home/u"), [A])
+    assert waiting() == [staying] * 3
+    store.deletions.decide(A, Decision.KEPT)
+    assert waiting() == [everything] * 3
+    store.deletions.decide(A, Decision.CONFIRMED)
+    assert waiting() == [staying] * 3

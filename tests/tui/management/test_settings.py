@@ -10,9 +10,9 @@ import pytest
 from desk_rag import config
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
+from desk_rag.settings_file import SettingsFile
 from desk_rag.tui.management import settings_list
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.management.settings_file import SettingsFile
 from desk_rag.tui.management.settings_list import SettingsList
 from desk_rag.tui.panels.choice import ChoiceScreen
 from desk_rag.tui.panels.settings import SettingsScreen

@@ -118,3 +118,25 @@ def test_the_chat_with_the_typed_words_is_opened(program: Terminal) -> None:
     program.send("\x12yearly\r")
     program.until(lambda: "when does the warranty end?" in program.text and "Saved chats" not in program.text)
     assert "asked as" not in program.text, "the newest chat stands first in the list without words"
+
+
+def test_a_long_text_that_is_typed_at_once_arrives_whole_and_in_order(program: Terminal) -> None:
+    words = "".join(f"word{number:04} " for number in range(1500))  # 13,500 characters, as a clipboard tool sends them
+    program.send("begin ")
+    for first in range(0, len(words), 1000):
+        program.send(words[first : first + 1000])
+        program.pause(0.01)
+    program.send("the end of it\x7f\x7f")
+    program.until(lambda: "word1498 word1499 the end of " in program.text and "end of it" not in program.text)
+    program.send("\x03")
+    program.until(lambda: PROMPT in program.text)
+
+
+def test_many_letters_at_once_where_there_is_no_input_are_keys(program: Terminal) -> None:
+    program.send("\x1bORnotes\r")
+    program.until(lambda: "Exclude it" in program.text)
+    program.send("zzzzzzzzzx")  # only the last is a key of this choice
+    program.until(lambda: "is added to `exclude`" in program.text)
+    program.send("\x1b\x1b\x1bOQ")
+    program.send("\x1b")
+    program.until(lambda: PROMPT in program.text)

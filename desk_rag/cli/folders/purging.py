@@ -1,0 +1,227 @@
+"""Run `desk-rag purge`: forget a folder or file, or delete the whole data directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.cli import output as out
+from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines, when_unlocked
+from desk_rag.config import Settings, default_path
+from desk_rag.errors import ConfigError, StoreError
+from desk_rag.indexer.resident import keeping
+from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.sanitize import shown_path
+from desk_rag.settings_file import SettingsFile
+
+if TYPE_CHECKING:
+    from desk_rag.store.ownership import Cleared
+    from desk_rag.store.types import PurgeReport
+
+_MOST_LISTED = 20
+
+
+def purge(
+    settings: Settings, folder: Path | None, config_file: Path | None, *, check: bool, sure: bool, as_json: bool
+) -> int:
+    """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards.
+
+    What is inside an indexed folder is excluded in the settings file, so that nothing reads it again.
+    """
+    if folder is None:
+        confirm(f"everything in {settings.data_dir}, and all saved chats", sure=sure)
+        has_ended = keeping.make_way(settings.data_dir, watching=True)
+        if has_ended and not as_json:
+            print_lines(["The desk-rag that was running has ended."])
+        return _purge_all(settings, ends=has_ended, as_json=as_json)
+    path, file = Path(os.path.realpath(folder.expanduser())), SettingsFile(config_file or default_path())
+    _check_is_known(settings, path)
+    rules, also = _rules_for(settings, path)
+    what = f"everything derived from {path}, and what saved chats say about it"
+    confirm(what, sure=sure, besides=_excluded(rules, file, "is excluded from then on") + also)
+    keeping.make_way(settings.data_dir, watching=False)
+    if not exists(settings):
+        from desk_rag.store.chats.chats import forget_folder
+
+        turns = forget_folder(settings.data_dir, path)  # chats outlive a lost index
+        if turns and not as_json:
+            print_lines([_chats_line(turns)])
+        return nothing_indexed(settings, as_json=as_json)
+    unwritten = _write(rules, file)
+    report, left_out = _purge_folder(settings, path, rules, check=check)
+    if as_json:
+        written = [] if unwritten else list(rules)
+        extra = {"excluded": written, "settings_file": str(file.path)}
+        out.print_json(sys.stdout, asdict(report) | extra | ({"not_excluded": unwritten} if unwritten else {}))
+        return StoreError.exit_code if report.traces else 0
+    counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
+    lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
+    if report.chat_turns:
+        lines.append(_chats_line(report.chat_turns))
+    if report.verified and not report.traces:
+        lines.append("Searched the whole store for their text: no trace.")
+    if check and report.unsearched:
+        why = "their text is too short to search for, or other documents hold it too"
+        lines.append(f"{out.plural(report.unsearched, 'chunk')} could not be searched for: {why}.")
+    lines += [f"Part of the text is still in {trace}." for trace in report.traces]
+    print_lines([*lines, *_outlook(settings, path, file, rules, unwritten, left_out=left_out)])
+    return StoreError.exit_code if report.traces else 0
+
+
+def _rules_for(settings: Settings, path: Path) -> tuple[tuple[str, ...], str]:
+    """Return rules by which no indexed folder around `path` reads it again, and what else they leave out, in words."""
+    from desk_rag.indexer.resident import exclusion
+
+    if not exists(settings):
+        return (), ""
+    with open_store(settings, writer=False) as store:
+        named = [folder.expanduser().resolve() for folder in settings.folders]
+        folders = list(dict.fromkeys([*named, *store.volumes.roots()]))
+        around = [folder for folder in folders if folder in path.parents]
+        if not path.exists() and all(folder.exists() for folder in around):
+            return (), ""  # there is nothing to be read again
+        is_folder = not path.is_file() and store.document(path) is None
+        rules = exclusion.missing_rules(path, around, settings, is_folder=is_folder)
+        others = [each for root in around if rules for each in exclusion.elsewhere(path, root, folders, store)]
+    return rules, f" That leaves out {', '.join(map(shown_path, others))} as well." if others else ""
+
+
+def _excluded(rules: Sequence[str], file: SettingsFile, how: str) -> str:
+    """Return a sentence that names the rules and the file they stand in; '' if there are none."""
+    named = ", ".join(f"“{rule}”" for rule in rules)
+    return f"{named} {how} (`exclude` under [index] in {shown_path(file.path)})." if rules else ""
+
+
+def _write(rules: Sequence[str], file: SettingsFile) -> str:
+    """Add rules to the settings file; return why that failed, '' if it did not: a full drive must not keep the text."""
+    from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
+
+    try:
+        before = rules_in(file) if rules else ()
+        if new := [rule for rule in rules if rule not in before]:
+            file.write({EXCLUDE: [*before, *new]})
+    except ConfigError as error:
+        return error.message
+    return ""
+
+
+def _outlook(
+    settings: Settings, path: Path, file: SettingsFile, rules: Sequence[str], unwritten: str, *, left_out: bool
+) -> list[str]:
+    """Return sentences about whether, and when, the path is read again."""
+    if unwritten:
+        wanted = " and ".join(f'"{rule}"' for rule in rules)
+        return [
+            f"{unwritten} So {shown_path(path)} is read again with the next question; to prevent that, add {wanted} to "
+            "`exclude` under [index] there."
+        ]
+    if rules:
+        again = "a line" if len(rules) > 1 else "that line"
+        return [
+            _excluded(rules, file, "is excluded from now on"),
+            f"`desk-rag index` does not read {shown_path(path)} again until you remove {again}.",
+        ]
+    if not path.exists():
+        return []
+    if any(folder.expanduser().resolve() == path for folder in settings.folders):
+        return [
+            f"It still stands in `folders` in {shown_path(file.path)}: `index`, `watch` and the UI read it again. Take "
+            "it out there."
+        ]
+    if left_out:
+        return [f"The desk-rag that is running leaves {shown_path(path)} out until it ends."]
+    return []
+
+
+def _check_is_known(settings: Settings, path: Path) -> None:
+    """Raise ConfigError for a path that does not exist and of which nothing is kept."""
+    from desk_rag.store.chats.chats import knows
+
+    if path.exists() or knows(settings.data_dir, path):
+        return
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            if store.documents(path):
+                return
+    raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
+
+
+def _chats_line(turns: int) -> str:
+    return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
+
+
+def _purge_folder(
+    settings: Settings, path: Path, rules: Sequence[str], *, check: bool
+) -> tuple[PurgeReport, bool]:
+    """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
+    from desk_rag.indexer.resident import exclusion, handover
+    from desk_rag.store.open_to_purge import open_to_purge
+
+    with suppress(NoResident):
+        purged = handover.purge(settings, path, check=check, progress=out.Progress(sys.stderr))
+        if rules:
+            handover.use_index_settings(exclusion.with_rules(settings, (*settings.index.exclude, *rules)))
+        return purged
+    store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
+    with store:
+        report = store.purge_verify(path) if check else store.purge(path)
+    report = replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
+    return report, False
+
+
+def _purge_all(settings: Settings, *, ends: bool, as_json: bool) -> int:
+    from desk_rag.store import ownership
+
+    if not ownership.is_store(settings.data_dir):
+        return _purge_chats(settings, as_json=as_json)
+    cleared, away = when_unlocked(settings, lambda: _delete_all(settings.data_dir), ends=ends)
+    if as_json:
+        foreign = [str(path) for path in cleared.remaining]
+        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": foreign, "away": away}
+        out.print_json(sys.stdout, report)
+    elif not cleared.remaining:
+        print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+    else:
+        names = ", ".join(path.name for path in cleared.remaining[:_MOST_LISTED])
+        names += f" and {len(cleared.remaining) - _MOST_LISTED:,} more" if len(cleared.remaining) > _MOST_LISTED else ""
+        print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+        print_lines([f"Left there, since it is not desk-rag's: {names}."])
+    if away and not as_json:
+        remedy = "Delete that directory once its drive is connected."
+        print_lines([f"Not deleted: the caches in {away}, which is not connected. {remedy}"])
+    return StoreError.exit_code if away else 0
+
+
+def _purge_chats(settings: Settings, *, as_json: bool) -> int:
+    """Delete the chats of a data directory that holds no index."""
+    from desk_rag.store.chats import place
+
+    chats = place.chats_directory(settings.data_dir)
+    freed = place.clear(chats, all_of_it=True) if chats != settings.data_dir else 0
+    if not freed:
+        return nothing_indexed(settings, as_json=as_json)
+    if as_json:
+        out.print_json(sys.stdout, {"deleted": str(chats), "freed_bytes": freed, "left": [], "away": ""})
+    else:
+        print_lines([f"Deleted the saved chats in {shown_path(chats)} ({out.size(freed)}); nothing was indexed."])
+    return 0
+
+
+def _delete_all(root: Path) -> tuple[Cleared, str]:
+    """Remove desk-rag's own files while holding the writer's lock. Needs no free disk space.
+
+    Also returns the `kv_dir` that could not be reached, '' if there is none.
+    """
+    from desk_rag.store import ownership
+    from desk_rag.store.layout import Layout
+    from desk_rag.store.maintenance.data_directory import clear_all
+    from desk_rag.store.opening import locked
+
+    with locked(Layout(root)):
+        cleared, away = clear_all(root)
+    return ownership.clear_lock(root, cleared), away

@@ -1,0 +1,58 @@
+"""Rules under `exclude` in the settings file, by which a file or folder inside an indexed folder is read no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.documents.discovery import LeftOut, examine
+from desk_rag.errors import ConfigError
+from desk_rag.ingest.explanation import exclusion_rule
+
+if TYPE_CHECKING:
+    from desk_rag.config import Settings
+    from desk_rag.settings_file import Key, SettingsFile
+    from desk_rag.store.store import Store
+
+EXCLUDE: Key = ("index", "exclude")
+
+
+def rules_in(file: SettingsFile, *, without: str = "") -> tuple[str, ...]:
+    """Return the rules in the settings file as it is now; somebody may have changed it meanwhile."""
+    listed = file.values().get(EXCLUDE)
+    rules = [str(rule) for rule in listed] if isinstance(listed, list) else []
+    return tuple(rule for rule in rules if rule != without)
+
+
+def with_rules(settings: Settings, rules: Sequence[str]) -> Settings:
+    """Return the settings with these rules instead of theirs."""
+    return settings.model_copy(update={"index": settings.index.model_copy(update={"exclude": tuple(rules)})})
+
+
+def rule_for(path: Path, root: Path, settings: Settings, *, is_folder: bool) -> str:
+    """Return the rule that leaves `path` in the indexed folder `root` out. Raises ConfigError if none can name it."""
+    rule = exclusion_rule(path, root, is_folder=is_folder)
+    if not _leaves_out(with_rules(settings, (*settings.index.exclude, rule)), path, root):
+        raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
+    return rule
+
+
+def missing_rules(path: Path, roots: Sequence[Path], settings: Settings, *, is_folder: bool) -> tuple[str, ...]:
+    """Return the rules by which no indexed folder around `path` reads it, as far as others do not do that already."""
+    rules: list[str] = []
+    for root in roots:
+        now = with_rules(settings, (*settings.index.exclude, *rules))
+        if root in path.parents and not _leaves_out(now, path, root):
+            rules.append(rule_for(path, root, now, is_folder=is_folder))
+    return tuple(rules)
+
+
+def elsewhere(path: Path, root: Path, folders: Sequence[Path], store: Store) -> tuple[Path, ...]:
+    """Return indexed paths in other folders that a rule for `path` in `root` leaves out as well."""
+    others = (folder / path.relative_to(root) for folder in folders if folder != root)
+    return tuple(other for other in others if other != path and store.listing.count(other).indexed)
+
+
+def _leaves_out(settings: Settings, path: Path, root: Path) -> bool:
+    return isinstance(examine(root, path / "any", settings.index), LeftOut)

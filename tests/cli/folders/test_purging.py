@@ -1,0 +1,99 @@
+"""`purge` of a folder inside an indexed one: no later command reads it again, until its rule is taken away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from desk_rag.cli import main
+from desk_rag.config import StoreSettings, default_path, load
+from desk_rag.documents.status import FileState
+from desk_rag.store.store import Store
+
+
+class Desk:
+    """Documents with a private folder inside, indexed without caches."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.docs, self.data, self.capsys = root / "docs", root / "data", capsys
+        self.private = self.docs / "private"
+        self.private.mkdir(parents=True)
+        (self.private / "health.md").write_text("The blood pressure was 148/92 in March.\n")
+        (self.docs / "door.txt").write_text("The kitchen door is painted green.\n")
+        assert self.run("index", str(self.docs), "--no-kv")[0] == 0
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        self.capsys.readouterr()
+        code = main.main(["--data-dir", str(self.data), *words])
+        printed = self.capsys.readouterr()
+        return code, printed.out, printed.err
+
+    def indexed(self) -> set[str]:
+        with Store.open(self.data, StoreSettings(), writer=False) as store:
+            return {row.path.name for row in store.documents() if row.state is FileState.INDEXED}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capsys)
+
+
+def test_a_purged_folder_is_read_by_no_later_command_until_its_rule_is_taken_away(desk: Desk) -> None:
+    asked = desk.run("purge", str(desk.private))
+    assert asked[0] == 2 and "“/private/” is excluded from then on" in asked[2]
+    assert not default_path().exists() and "health.md" in desk.indexed()
+    code, out, _ = desk.run("purge", str(desk.private), "--verify", "--yes")
+    assert code == 0 and "no trace" in out and "“/private/” is excluded from now on (`exclude` under [index] in " in out
+    assert f"`desk-rag index` does not read {desk.private} again until you remove that line." in out
+    assert load().index.exclude == ("/private/",)
+    question, search = ("ask", "What is my blood pressure?"), ("search", "blood pressure", "--words")
+    for command in (question, search, ("index", str(desk.docs), "--no-kv")):
+        assert "148/92" not in desk.run(*command)[1]
+        assert desk.indexed() == {"door.txt"}
+    for path in (desk.private, desk.private / "health.md"):
+        explained = desk.run("why", str(path))[1]
+        assert "exclude: /private/" in explained and "`exclude` under [index] in " in explained
+    default_path().unlink()
+    explained = desk.run("why", str(desk.private))[1]
+    assert "not indexed yet; it was left out (exclude: /private/) and no longer is" in explained
+    assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
+    assert desk.indexed() == {"door.txt", "health.md"}
+
+
+def test_rules_that_are_there_stay_and_one_that_is_not_needed_is_not_written(desk: Desk) -> None:
+    settings = default_path()
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[index]\nexclude = ["*.log"]  # mine\n')
+    assert desk.run("purge", str(desk.private / "health.md"), "--yes")[0] == 0
+    assert load().index.exclude == ("*.log", "/private/health.md") and "# mine" in settings.read_text()
+    report = json.loads(desk.run("purge", str(desk.private / "health.md"), "--yes", "--json")[1])
+    assert report["excluded"] == [], "a rule leaves it out already"
+    assert load().index.exclude == ("*.log", "/private/health.md")
+
+
+def test_what_cannot_be_excluded_is_purged_all_the_same_and_said(desk: Desk) -> None:
+    default_path().parent.parent.mkdir(parents=True, exist_ok=True)
+    default_path().parent.write_text("a file where the folder of the settings should be")
+    code, out, _ = desk.run("purge", str(desk.private), "--yes")
+    assert code == 0 and "Forgot 1 document" in out and desk.indexed() == {"door.txt"}
+    assert "is read again with the next question" in out and '"/private/"' in out
+
+
+def test_a_purged_indexed_folder_is_read_again_by_no_question(desk: Desk) -> None:
+    other = desk.docs.parent / "other"
+    other.mkdir()
+    (other / "boat.md").write_text("The boat is moored in Kiel.\n")
+    assert desk.run("index", str(other), "--no-kv")[0] == 0
+    assert desk.run("purge", str(desk.docs), "--yes")[0] == 0 and not default_path().exists()
+    assert "148/92" not in desk.run("ask", "What is my blood pressure?")[1]
+    assert "148/92" not in desk.run("search", "blood pressure", "--words")[1]
+    assert desk.indexed() == {"boat.md"}
+
+
+def test_an_indexed_folder_that_the_settings_name_is_said_to_come_back(desk: Desk) -> None:
+    default_path().parent.mkdir(parents=True)
+    default_path().write_text(f"folders = [{json.dumps(str(desk.docs))}]\n")
+    out = desk.run("purge", str(desk.docs), "--yes")[1]
+    assert "It still stands in `folders` in " in out

@@ -16,6 +16,11 @@ _TIMED = re.compile(
     r"\s*[\[(]?(?:\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2} [ \d]\d)?[T ,]*\d\d:\d\d(?::\d\d)?\b"
 )
 """Begins with a time: a line of a log."""
+_UNFINISHED = re.compile(
+    r"(?:^|\s)(?:an?|the|this|that|these|those|my|your|his|her|its|our|their|of|to|in|on|at|by|for|from|with|and|or|but|if"
+    r"|is|are|was|were|be|been|has|have|had|will|would|can|could|should|must|may|not|which|who|than|as)$"
+)
+"""Ends with a word that ends no sentence, table row or line of an address."""
 _NARROWEST_WRAP = 45
 """Characters: nobody wraps prose narrower than this, so shorter lines were broken on purpose."""
 
@@ -43,7 +48,13 @@ def _continues(line: str, following: str, opening: str, width: int) -> bool:
 
 
 def _is_wrap(line: str, following: str, width: int) -> bool:
-    return width >= _NARROWEST_WRAP and len(line.rstrip()) + 1 + len(following.split()[0]) > width
+    """True if the next word would not have fitted, or if a long line ends in the middle of a sentence."""
+    length = len(line.rstrip())
+    if width < _NARROWEST_WRAP:
+        return False
+    return length + 1 + len(following.split()[0]) > width or (
+        length >= _NARROWEST_WRAP and bool(_UNFINISHED.search(line.rstrip()))
+    )
 
 
 def indent(line: str) -> int:

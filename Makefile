@@ -4,7 +4,7 @@
 #
 # Tests run in WORKERS processes, each with one thread of torch; those of a file stay together. `make test` leaves out the
 # ones marked `slow`: more than about eight seconds of processor time, such as power cuts, kills by the hundred, training
-# and whole runs of the command. `make test-all` runs every test.
+# and whole runs of the command, and further variants of tests that take several. `make test-all` runs every test.
 
 PYTHON ?= python3
 BIN := .venv/bin

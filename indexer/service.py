@@ -105,9 +105,11 @@ class Service:
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""
         self._last_waiting: dict[IndexStage, str] = {}
+        wait = self._stopping.wait
         self._threads = (
             threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
             threading.Thread(target=self._keep_time, name="index-timer", daemon=True),
+            threading.Thread(target=self._worker.keep_tidy, args=(wait,), name="index-tidy", daemon=True),
         )
         self._log = contextlib.ExitStack()
 

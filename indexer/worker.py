@@ -8,6 +8,7 @@ parser's message may quote the document.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ class Worker:
         """Monotonic time at which the stages start again; 0 for never."""
         self._failing: set[IndexStage] = set()
         """Stages that stopped for a reason the user was told."""
-        self._tally = Tally()
+        self._tally, self._not_read = Tally(), set[Path]()
         self._unfinished = True
         """A summary is due; at the start, to say that everything is up to date."""
         self._rests = False
@@ -87,6 +88,7 @@ class Worker:
         """Until when prefill is suspended, because the disk is full or prefill fails; new content ends that."""
         self._gone_at: list[float] = []
         """Monotonic times at which indexed files turned out to be gone, of the last minute."""
+        self._tidying = threading.Lock()
         self._tidy_at = 0.0
         """Monotonic time of the next check for deleted text."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
@@ -122,8 +124,15 @@ class Worker:
         self._stages_again = time.monotonic()
         self._jobs.wake()
 
+    def keep_tidy(self, wait: Callable[[float], bool]) -> None:
+        """Scrub deleted text at intervals, in a thread of its own: loading a model can take minutes.
+
+        `wait` waits so many seconds, and returns whether to stop.
+        """
+        while not wait(1.0):
+            self._tidy()
+
     def _step(self) -> None:
-        self._tidy()
         if (task := self._jobs.take_task()) is not None:
             self._do_task(task)
             return
@@ -146,20 +155,21 @@ class Worker:
             if not self._stages_again:
                 self._stages_again = time.monotonic()
 
-    def _tidy(self) -> None:
-        """Scrub deleted text from the store at intervals, however much other work there is."""
-        began = time.monotonic()
-        if began < self._tidy_at:
-            return
-        try:
-            done = not self._parts.store.scrub_owed() or self._parts.store.checkpoint()
-        except StoreError as error:
-            _log.error("deleted text could not be scrubbed: %s", type(error).__name__)
-            done = False
-        took = time.monotonic() - began
-        # A large catalog takes a while to rewrite; a reader that was in the way is soon gone.
-        wait = min(_TIDY_SECONDS + 10 * took, _LONGEST_TIDY_WAIT) if done else _TIDY_SECONDS / 3
-        self._tidy_at = time.monotonic() + wait
+    def _tidy(self, *, now: bool = False) -> None:
+        """Scrub deleted text from the store if it is time to, or `now`."""
+        with self._tidying:
+            began = time.monotonic()
+            if began < self._tidy_at and not now:
+                return
+            try:
+                done = not self._parts.store.scrub_owed() or self._parts.store.checkpoint()
+            except StoreError as error:
+                _log.error("deleted text could not be scrubbed: %s", type(error).__name__)
+                done = False
+            took = time.monotonic() - began
+            # A large catalog takes a while to rewrite; a reader that was in the way is soon gone.
+            wait = min(_TIDY_SECONDS + 10 * took, _LONGEST_TIDY_WAIT) if done else _TIDY_SECONDS / 3
+            self._tidy_at = time.monotonic() + wait
 
     def _halt(self) -> bool:
         return self._stopping() or bool(self._paused()) or self._jobs.has_tasks()
@@ -206,7 +216,6 @@ class Worker:
         for event in events:
             finished = finished or isinstance(event, IndexFinished)
             self._tell(event)
-            self._tidy()
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
             # On a halt the current file goes back to the queue, so this loop would not end.
             while not self._halt() and (job := self._jobs.take_file()) is not None:
@@ -274,7 +283,11 @@ class Worker:
         if isinstance(event, IndexFinished):
             return  # one folder's; the summary of all follows when the stages are done
         if isinstance(event, FileEvent):
-            self._tally.add(event)
+            is_not_read = event.state in (FileState.FAILED, FileState.SKIPPED)
+            if not (is_not_read and event.path in self._not_read):  # every sweep meets those again
+                self._tally.add(event)
+            if is_not_read:
+                self._not_read.add(event.path)
             if event.state in (FileState.INDEXED, FileState.REMOVED, FileState.RENAMED):
                 self._unfinished, self.idle_since = True, None
                 self._full_until = 0.0
@@ -314,11 +327,10 @@ class Worker:
                 return
         # Files that will soon stop changing belong to this run; one that never does must not delay its end for ever.
         if self._unfinished and not self._jobs.due(within=_SOON):
-            self._tidy_at = 0.0
-            self._tidy()
+            self._tidy(now=True)
             trim_memory()
             self._emit(self._tally.finished())
-            self._tally, self._unfinished = Tally(), False
+            self._tally, self._not_read, self._unfinished = Tally(), set(), False
 
     def _note_end(self, stage: IndexStage, last: StageProgress | None, *, is_suspended: bool) -> None:
         """Report that a stage ended because the disk is full, or that it works again."""

@@ -87,6 +87,8 @@ class DeskRagApp(PanelHost):
         """The status has probably changed."""
         self._status = Status()
         self._status_told = False
+        self._can_pause = False
+        """Something is known of the index."""
         self._pressed_ctrl_c = float("-inf")
         self._long_work = LongWork()
         self._key_order = KeyOrder(self, self._deliver)
@@ -221,6 +223,12 @@ class DeskRagApp(PanelHost):
         if written and self._driver is not None:
             self._driver.write(written)
 
+    @on(m.StatusCame)
+    def _status_came(self) -> None:
+        if not self._can_pause:
+            self._can_pause = True
+            self.refresh_bindings()
+
     @on(m.HasteWanted)
     def _haste_wanted(self) -> None:
         self._in_haste.set()
@@ -276,6 +284,10 @@ class DeskRagApp(PanelHost):
 
     def _command(self, title: str, text: str, key: str, run: Callable[[], object]) -> SystemCommand:
         return SystemCommand(title, with_key(text, self.keymap, key), run)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer a pause once there is something to pause."""
+        return self._can_pause if action == "pause_or_resume" else super().check_action(action, parameters)
 
     def action_help(self) -> None:
         """Show keys and signs, or close them."""

@@ -91,11 +91,13 @@ class LiveBackend:
         self._check_model()
         report("loading the libraries")
         from desk_rag.answering.opening import open_engine
+        from desk_rag.answering.serving_model import stored_gates
         from desk_rag.indexer.resident.keeping import make_way
         from desk_rag.model.reasoning import Thinking
 
         make_way(self.session.settings.data_dir)
-        report("loading the model")
+        first = "" if stored_gates(self.session.settings.data_dir) else " and checking it, once"
+        report(f"loading the model{first}")
         try:
             engine = open_engine(self.session.settings, writer=True)
         except (StoreLocked, *UNWRITABLE):

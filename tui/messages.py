@@ -124,6 +124,11 @@ class ModelWanted(Message):
 
 
 @dataclass
+class FolderWanted(Message):
+    """There is no folder to answer from, and the user wants to choose one."""
+
+
+@dataclass
 class Undone(Message):
     """A change made in the library was taken back."""
 

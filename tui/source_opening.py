@@ -15,7 +15,7 @@ from desk_rag.errors import DeskRagError
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend
 from desk_rag.tui.opener import Opening, opening
-from desk_rag.tui.wording import place, safe
+from desk_rag.tui.wording import home_path, place, safe
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,5 +79,5 @@ class SourceOpening(App[int]):
             chunks = self.backend.document(source.path)
         except Exception:
             _LOG.exception("only the source itself can be shown")
-        title = f"{source.path} · {place(source)}".rstrip(" ·")
+        title = f"{home_path(source.path)} · {place(source)}".rstrip(" ·")
         self.call_from_thread(self.push_screen, DocumentTextScreen(title, *excerpt(source, wanted.quote, chunks)))

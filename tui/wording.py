@@ -77,14 +77,17 @@ def fit(content: Content, width: int) -> Content:
 
 
 def place(source: Source) -> str:
-    """Return where in its file a source stands, 'p. 4' or 'lines 12-40'; empty where the format has neither."""
-    return clean(str(source.location), single_line=True)
+    """Return where in its file a source stands: 'p. 4', 'lines 12-40', or its heading where the format has neither."""
+    where = str(source.location) or source.location.heading.rpartition(" › ")[2]
+    return clean(where, single_line=True)
 
 
 def mark(source: Source) -> tuple[str, str]:
-    """Return the letter and the style class of a source's state: warm, stale or cold."""
+    """Return the letter and the style class of a source's state: warm, stale, cold, or read by no model."""
     if source.stale:
         return "◐", "stale"
+    if source.warm is None:
+        return "·", "cold"
     return ("●", "warm") if source.warm else ("○", "cold")
 
 
@@ -97,7 +100,7 @@ def notice(status: Status) -> str:
         return f"! {names} is not there now; nothing of it is removed"
     if status.missing:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
-        return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
+        return f"! {count(status.missing, 'file')} gone, {left} (^p gone: remove or keep)"
     return ""
 
 

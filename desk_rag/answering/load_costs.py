@@ -15,9 +15,10 @@ from desk_rag.kv.calibration.texts import PROBE
 from desk_rag.kv.loading.costs import Rates
 from desk_rag.kv.loading.loader import Loader
 from desk_rag.kv.payload import ChunkFile
-from desk_rag.kv.prefill import prefill_chunk
-from desk_rag.kv.quant import quantize
+from desk_rag.kv.prefill import PrefixKV, prefill_chunk
+from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.serving import ServingModel
+from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.kv import rates as kept_rates
 from desk_rag.store.layout import drop_page_cache
 from desk_rag.store.store import Store
@@ -45,7 +46,7 @@ def known_or_measured(store: Store, serving: ServingModel, loader: Loader) -> Ra
     if sum(file.payload for file in files) < _LEAST_BYTES or len(files) < 2:
         return None
     try:
-        rates = _measure(serving, loader, files)
+        rates = measured(serving.model, serving.prefix, serving.scheme, loader, files)
     except (DeskRagError, ValueError) as error:
         _log.info("the rates of loading were not measured: %s", error)
         return None
@@ -53,7 +54,10 @@ def known_or_measured(store: Store, serving: ServingModel, loader: Loader) -> Ra
     return rates
 
 
-def _measure(serving: ServingModel, loader: Loader, files: Sequence[ChunkFile]) -> Rates:
+def measured(
+    model: LanguageModel, prefix: PrefixKV, scheme: QuantScheme, loader: Loader, files: Sequence[ChunkFile]
+) -> Rates:
+    """Time loading some files and prefilling two chunks; what the loader keeps in memory is dropped."""
     loader.forget()
     drop_page_cache(file.path for file in files)
     first = _seconds_to_load(loader, files[:1])
@@ -61,10 +65,9 @@ def _measure(serving: ServingModel, loader: Loader, files: Sequence[ChunkFile]) 
     loader.forget(staged=False)
     again = _seconds_to_load(loader, files)
     loader.forget(staged=False)
-    short = list(serving.model.prompt.chunk_ids(PROBE))
-    times = -(-serving.model.prompt.chunk_size.largest // len(short))
-    long = (short * times)[: max(2 * len(short), serving.model.prompt.chunk_size.largest)]
-    short_seconds, long_seconds = (_fastest(serving, ids) for ids in (short, long))
+    short = list(model.prompt.chunk_ids(PROBE))
+    long = 2 * short
+    short_seconds, long_seconds = (_fastest(model, prefix, scheme, ids) for ids in (short, long))
     per_token = max((long_seconds - short_seconds) / (len(long) - len(short)), long_seconds / len(long) / 10)
     rest_bytes, all_bytes = sum(file.payload for file in files[1:]), sum(file.payload for file in files)
     return Rates(
@@ -84,11 +87,11 @@ def _seconds_to_load(loader: Loader, files: Sequence[ChunkFile]) -> float:
     return time.perf_counter() - began
 
 
-def _fastest(serving: ServingModel, token_ids: Sequence[int]) -> float:
+def _fastest(model: LanguageModel, prefix: PrefixKV, scheme: QuantScheme, token_ids: Sequence[int]) -> float:
     def prefill() -> None:
-        quantize(prefill_chunk(serving.model, serving.prefix, token_ids), serving.scheme)
+        quantize(prefill_chunk(model, prefix, token_ids), scheme)
 
-    return min(_timed(prefill, serving.model.device) for _ in range(_REPEATS))
+    return min(_timed(prefill, model.device) for _ in range(_REPEATS))
 
 
 def _timed(action: Callable[[], None], device: torch.device) -> float:

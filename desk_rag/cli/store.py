@@ -20,6 +20,7 @@ from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_los
 from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
+from desk_rag.store.opening import CATALOG_RESET
 
 if TYPE_CHECKING:
     from desk_rag.store.types import Activity, Counts, DocumentRow, VerifyReport
@@ -187,7 +188,10 @@ def _verified(
             return handover.repair(settings, part, out.Progress(sys.stderr))
     try:
         with open_store(settings, writer=repair) as store:
-            return store.verify(repair=repair, subset=part), store.notices, store.kv_away
+            report = store.verify(repair=repair, subset=part)
+            if store.is_lost and CATALOG_RESET not in store.notices:  # chunk KV without rows is no damage then
+                raise catalog_lost(settings.data_dir)
+            return report, store.notices, store.kv_away
     except CorruptCatalog as error:
         return VerifyReport(0, 0, 0, 0, (Problem(error.message, repaired=False),), unusable=True), (), ""
 
@@ -196,7 +200,6 @@ def _replace_catalog(
     settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
     """Put an unusable catalog aside, begin a new one, and check what is left."""
-    from desk_rag.store.opening import CATALOG_RESET
     from desk_rag.store.store import Store
 
     with Store.reset_catalog(settings.data_dir, settings.store) as store:
@@ -215,11 +218,15 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
         # A drive that is not connected is known by its documents or its pin.
         if not path.exists() and path not in store.pins() and not store.documents(path):
             raise _unknown_path(path)
+        was_pinned = path in store.pins()
         if remove:
             store.unpin(path)
         else:
             store.pin(path)
-    print_lines([f"{shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
+    outcome = "pinned: its caches are evicted last"
+    if remove:
+        outcome = "no longer pinned" if was_pinned else "not pinned; desk-rag status lists what is"
+    print_lines([f"{shown_path(path)} is {outcome}."])
     return 0
 
 
@@ -244,6 +251,8 @@ def _activity_json(activity: Activity | None) -> dict[str, object] | None:
 
 
 def _activity_text(activity: Activity | None, pause: float | None, files: int) -> str:
+    if activity is not None and activity.waiting == "stopped":
+        activity = None
     paused = " (a pause was requested)" if pause is not None and pause > time.time() else ""
     if activity is None:
         return "no process is watching; desk-rag watch FOLDER keeps the index fresh" + paused
@@ -258,6 +267,8 @@ def _activity_text(activity: Activity | None, pause: float | None, files: int) -
         activity.stage, activity.done, activity.total, activity.unit, activity.rate, activity.eta_seconds,
         activity.waiting,
     )  # fmt: skip
+    if activity.once:
+        return f"indexing now: process {activity.pid}, {out.stage_line(progress)}"
     return f"process {activity.pid}: {out.stage_line(progress)}" + paused
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -214,9 +214,9 @@ class Store(StoreHealth):
         """Return chunks by BM25 over text and file names, best first; any text is a valid query."""
         return self._catalog.search_words(query, limit, under)
 
-    def spellings(self, word: str) -> list[str]:
-        """Return words of the documents that are spelled much like `word`, best first."""
-        return self._catalog.spellings(word)
+    def spellings(self, typed: Collection[str], is_known: Callable[[str], bool]) -> dict[str, list[str]]:
+        """Return words of the documents spelled like those that no document has and `is_known` does not accept."""
+        return self._catalog.spellings(typed, is_known)
 
     def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
         """Compare the word index with these chunks, which another search has returned; see `faults`."""

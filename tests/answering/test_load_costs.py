@@ -88,7 +88,7 @@ def test_rates_are_measured_once_and_kept(world: World, data: Path, monkeypatch:
         assert ask(engine, RENT).warm_chunks == 3
     assert list(kept_rates.all_rates(data).values()) == [rates]
     assert not list(foreign_in(data))
-    monkeypatch.setattr(load_costs, "_measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(load_costs, "measured", lambda *_: pytest.fail("measured again"))
     with an_engine(world, data) as engine:
         assert engine._connector.rates == rates
 

@@ -260,6 +260,7 @@ def test_a_prepared_model_has_the_rungs_of_its_settings(world: World, data: Path
     assert [variant.namespace for variant in ready.prefix_variants.variants] == expected
 
 
+@pytest.mark.slow
 def test_what_upper_rungs_left_is_not_believed_once_the_record_is_lost(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

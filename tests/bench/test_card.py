@@ -17,7 +17,7 @@ from desk_rag.errors import ConfigError
 MODES = {FULL, STOCK_FULL, DISK, RAM, GPU, DECODE, STOCK_DECODE}
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-sliding"])
+@pytest.mark.parametrize("shape", ["tiny", pytest.param("tiny-sliding", marks=pytest.mark.slow)])
 def test_nf4_models_run_in_every_mode(shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("bitsandbytes")
     out = tmp_path / "results.jsonl"

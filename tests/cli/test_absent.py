@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from desk_rag.cli.main import main
+from desk_rag.sanitize import shown_path
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -86,10 +87,12 @@ def test_vanished_files_are_listed_kept_and_confirmed(desk: Desk) -> None:
     assert "its file is gone; from the index of 20" in desk.run("ask", QUESTION)
     assert "the files of 8 documents are gone; they leave the index in 2 days" in desk.run("status")
     listed = desk.run("deletions")
-    assert "  key.txt\n" in listed and "--confirm FOLDER" in listed
+    assert f"{shown_path(desk.docs)}: 8 files that desk-rag had read cannot be found any more.\n" in listed
+    assert "and forgets 8 of them in 2 days.\n" in listed and "  key.txt\n" in listed
+    assert f"To forget them now:  desk-rag deletions --confirm {desk.docs}\n" in listed
     assert "contradict" in desk.run("deletions", "--keep", str(key), "--confirm", str(key), code=2)
-    assert "No document below" in desk.run("deletions", "--keep", str(desk.docs / "0.txt"), code=2)
-    assert "Kept in the index: 1 document." in desk.run("deletions", "--keep", str(key))
+    assert "No indexed file below" in desk.run("deletions", "--keep", str(desk.docs / "0.txt"), code=2)
+    assert "Kept: 1 document." in desk.run("deletions", "--keep", str(key))
     rows = {row["path"]: row["decision"] for row in desk.json("deletions")["documents"]}
     assert len(rows) == 8 and rows.pop(str(key)) == "kept" and set(rows.values()) == {None}
     for path in rows:
@@ -98,7 +101,7 @@ def test_vanished_files_are_listed_kept_and_confirmed(desk: Desk) -> None:
     assert (missing["waiting"], missing["kept"]) == (0, 1)
     assert "1 document without a file kept as you wished" in desk.run("status")
     assert "flower pot" in desk.run("ask", QUESTION)
-    assert "Removed from the index: 1 document." in desk.run("deletions", "--confirm", str(desk.docs))
+    assert "Forgot 1 document whose files are gone." in desk.run("deletions", "--confirm", str(desk.docs))
     assert desk.json("deletions") == {"documents": [], "seconds_left": {}}
     assert desk.json("status")["files"] == 2
 
@@ -109,7 +112,7 @@ def test_a_decision_beside_a_writer_is_left_to_it(desk: Desk, open_writer: Calla
     desk.run("index", "--no-kv", str(desk.docs))
     store = open_writer(desk.data)
     said = desk.run("deletions", "--confirm", str(desk.docs))
-    assert "8 documents: another desk-rag is writing, and removes them at its next look." in said
+    assert "Another desk-rag is writing; it forgets 8 documents at its next look." in said
     assert {one.decision.value for one in store.deletions.all()} == {"confirmed"}
 
 

@@ -595,10 +595,14 @@ def test_quantization_without_a_gpu(desk: Desk, capsys: pytest.CaptureFixture[st
     assert refused.code == 2 and "NVIDIA" in refused.err
 
 
-def test_second_writer_is_told_who_writes(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_writer_is_told_who_writes(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from desk_rag.cli import store_access
     from desk_rag.config import StoreSettings
     from desk_rag.store.store import Store
 
+    monkeypatch.setattr(store_access, "LOCK_SECONDS", 0.3)  # for which it waits for a command that ends soon
     with Store.open(desk.data, StoreSettings(), writer=True):
         refused = desk.run(capsys, "index", str(desk.documents), "--no-kv")
         assert refused.code == 4 and str(os.getpid()) in refused.err

@@ -301,7 +301,10 @@ def test_a_lost_catalog_is_not_called_empty(tmp_path: Path, capsys: pytest.Captu
     assert main(["index", "--no-kv", str(documents), *here]) == 0
     for lose in (lambda path: path.write_bytes(b""), Path.unlink):
         lose(data / "catalog.sqlite")
-        for command in (("status",), ("search", "cellar", "--words"), ("ask", "What is in the cellar?")):
+        for command in (
+            *(("status",), ("search", "cellar", "--words"), ("ask", "What is in the cellar?")),
+            *(("verify",), ("verify", "--repair")),
+        ):
             capsys.readouterr()
             code = main([*command, *here])
             said = capsys.readouterr().err
@@ -326,7 +329,8 @@ def test_a_catalog_that_cannot_be_read_is_repaired_by_beginning_it_anew(
     assert "is damaged" in capsys.readouterr().out
     assert main(["verify", "--repair", *here]) == 0
     assert "replaced by an empty one" in capsys.readouterr().out
-    assert main(["verify", *here]) == 0
+    assert main(["verify", *here]) == 4
+    assert "is lost" in capsys.readouterr().err
     assert main(["search", "cellar", "--words", *here]) == 4
     assert main(["index", "--no-kv", str(documents), *here]) == 0
     capsys.readouterr()

@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from desk_rag.documents.formats import place_units
 from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 from tests.documents import desk_files
+from tests.documents.outlook_file import outlook_message
 
 SETTINGS = IndexSettings(parser_seconds=20)
+FILES = Path(__file__).parents[1] / "files"
 Read = Callable[[str, "str | bytes"], Document]
 
 
@@ -85,11 +88,28 @@ def test_what_a_mail_quotes_comes_last_below_a_heading_of_its_own(read: Read) ->
 
 def test_a_mailbox_and_a_maildir_file_are_known_by_their_content(read: Read) -> None:
     assert read("Inbox", desk_files.mbox()).parser.startswith("mailbox/")
-    assert read("1718000000.M1P2.host:2,S", desk_files.eml()).parser.startswith("mail/")
+    message = read("1718000000.M1P2.host:2,S", desk_files.eml())
+    assert message.parser.startswith("mail/")
+    assert places(message, "sleeps six") == "Ana Novak, 3 May 2025: Größe of the tent"
 
 
 def test_a_web_archive_is_read_as_its_page(read: Read) -> None:
     assert "The last ferry leaves at 21:40." in text_of(read("ferry.mhtml", desk_files.mhtml()))
+
+
+def test_an_outlook_message_is_read_with_sender_date_and_subject(read: Read) -> None:
+    saved = outlook_message(
+        "Chimney", "The chimney was swept by Jörg.\n", sender=("Oda Winter", "oda@example.org"),
+        to=("Ida Lund", "ida@example.org"), sent=datetime(2025, 5, 6, 9, 30, tzinfo=UTC),
+    )  # fmt: skip
+    document = read("chimney.msg", saved)
+    assert document.title == "Chimney" and "To: Ida Lund" in text_of(document)
+    assert places(document, "swept by Jörg") == "Oda Winter, 6 May 2025: Chimney"
+
+
+def test_a_workbook_of_old_excel_is_read(read: Read) -> None:
+    document = read("birds.xls", (FILES / "birds.xls").read_bytes())
+    assert "Bird: Heron; Ring: H-208; Weight: 1.7" in text_of(document)
 
 
 def test_slides_have_numbers_tables_and_notes(read: Read) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import re
 import string
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile, LeftOut, examine, walk
@@ -51,6 +54,31 @@ def test_names_of_secrets_are_left_out_and_ordinary_names_are_not(tmp_path: Path
     for name in SECRET_NAMES.split():
         verdict = examine(tmp_path, tmp_path / name, IndexSettings())
         assert isinstance(verdict, LeftOut) and verdict.reason.startswith("secret: "), name
+
+
+@given(st.sampled_from(SECRET_NAMES.split()), st.randoms(use_true_random=False))
+def test_a_secret_name_is_one_in_any_case_and_any_folder(name: str, chance: random.Random) -> None:
+    spelled = "".join(chance.choice((letter.lower(), letter.upper())) for letter in name)
+    with tempfile.TemporaryDirectory() as desk:
+        for path in (Path(desk, spelled), Path(desk, "letters 2024", "Ana", spelled)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("words")
+            verdict = examine(Path(desk), path, IndexSettings())
+            assert isinstance(verdict, LeftOut) and verdict.reason.startswith("secret: "), path
+
+
+_PROSE = tuple("the rent of May was paid in cash by Ana Weil, 128 crowns for key no. 7".replace(",", " ,").split(" "))
+
+
+@given(st.integers())
+def test_a_private_key_is_found_wherever_it_stands_and_prose_never_is(seed: int) -> None:
+    chance = random.Random(seed)
+    before, after = (chance.choices(_PROSE, k=chance.randrange(400)) for _ in range(2))
+    body = "\n".join("".join(chance.choices(string.ascii_letters + string.digits + "+/", k=64)) for _ in range(12))
+    kind = chance.choice(("", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "))
+    key = f"-----BEGIN {kind}PRIVATE KEY-----\n{body}\n-----END {kind}PRIVATE KEY-----"
+    assert secret_in(f"{' '.join(before)}\n{key}\n{' '.join(after)}") == "a private key"
+    assert secret_in(" ".join(before + after)) == ""
 
 
 def test_a_folder_is_not_left_out_for_a_file_name(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.durability.judging import judge
 from tests.durability.power_cut import Drive, State, sample
 from tests.durability.recording import CannotRecord, Job, Op, library, record
 
-FEW, MANY = 100, 2_400
+FEW, MANY = 60, 2_400
 STEPS = 40
 
 

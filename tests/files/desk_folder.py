@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import mailbox
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import docx
@@ -18,10 +18,13 @@ import yaml
 from PIL import Image
 
 from tests.documents import desk_files
+from tests.documents.outlook_file import outlook_message
+from tests.documents.test_office_details import make_form
 from tests.files.pdf_pages import pdf_of
 from tests.files.test_saved_pages import PAGE
 
 NUM_FILES = 200
+FILES = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def _markups() -> Iterator[Fact]:
                "Who washes the choir robes?", "Signe Holt", "line 3$")  # fmt: skip
     yield Fact("docs/mills.bib", desk_files.BIB.encode(), "Who wrote The Mills of Ribe?", "Lund", "line")
     yield Fact("docs/boat.srt", desk_files.SRT.encode(), "When does the boat leave?", "noon", "line")
+    yield Fact("docs/whale.vtt", b"WEBVTT\n\n00:01.000 --> 00:04.000\nThe whale was seen near Skagen.\n",
+               "Where was the whale seen?", "near Skagen", "line 4$")  # fmt: skip
     yield Fact("docs/plan.canvas", desk_files.CANVAS.encode(), "What colour should the fence be painted?", "green")
     yield Fact("books/train.epub", desk_files.epub(), "How many floors did the mill have?", "three floors", "The mill")
     yield Fact("docs/rain.ipynb", desk_files.ipynb(), "How much rain fell in November?", "212 mm", "cell")
@@ -95,6 +100,8 @@ def _data() -> Iterator[Fact]:
     yield Fact("data/server.yaml", yaml.safe_dump(server).encode(), "What is the database port?", "6543", "line 5$")
     yield Fact("data/pump.toml", tomlkit.dumps({"pump": {"pause_minutes": 25}}).encode(),
                "How many minutes does the pump pause?", "25", "line 2$")  # fmt: skip
+    yield Fact("data/radio.ini", b"[radio]\nvolume = 4\nfrequency = 98.3\n",
+               "What is the frequency of the radio?", "98.3", "line 3$")  # fmt: skip
     yield Fact("data/stock.xml", b"<stock>\n <item><sku>QX-77</sku><shelf>north wall</shelf></item>\n"
                b" <item><sku>QX-78</sku><shelf>cellar</shelf></item>\n</stock>\n",
                "On which shelf is item QX-77?", "north wall", "line 2$")  # fmt: skip
@@ -118,6 +125,8 @@ def _office() -> Iterator[Fact]:
     yield Fact("office/rules.odt", desk_files.odt(), "When is the attic locked?", "locked at nine")
     yield Fact("office/choir.odp", desk_files.odp(), "On which day does the choir meet?", "Thursdays", "slide 1")
     yield Fact("office/lease.rtf", desk_files.RTF.encode(), "How much is the deposit of the lease?", "two rents")
+    yield Fact("office/birds.xls", (FILES / "birds.xls").read_bytes(), "What is the ring of the heron?", "H-208",
+               "Birds, row")  # fmt: skip
     workbook = openpyxl.Workbook()
     for year, premium in (("2024", 310), ("2025", 345)):
         sheet = workbook.active if year == "2024" else workbook.create_sheet()
@@ -137,6 +146,12 @@ def _mail_and_dates() -> Iterator[Fact]:
     yield Fact("mail/booking.eml", desk_files.html_mail(), "What is the booking number?", "KX-4471", "Ana Novak")
     yield Fact("mail/inbox.mbox", desk_files.mbox(), "How much did Ben Ortega pay for the boiler?", "128 crowns",
                "Ben Ortega, 4 May 2025")  # fmt: skip
+    chimney = outlook_message("Chimney", "The chimney was inspected by Oda Winter.\n", sender=("Oda Winter", "o@x.org"),
+                              to=("Per Vang", "p@x.org"), sent=datetime(2025, 5, 6, 9, tzinfo=UTC))  # fmt: skip
+    yield Fact("mail/chimney.msg", chimney, "Who inspected the chimney?", "Oda Winter", "Oda Winter, 6 May 2025")
+    yield Fact("mail/Archive/new/1746700000.M1P2.desk", bytes(desk_files.message(
+                   "Ladder", "The long ladder was lent to Gunnar Friis.\n", day=9)),
+               "To whom was the long ladder lent?", "Gunnar Friis", "Ana Novak")  # fmt: skip
     yield Fact("dates/home.ics", desk_files.ICS.encode(), "When is the dentist appointment?", "4 June 2026", "entr")
     yield Fact("dates/people.vcf", desk_files.VCF.encode(), "Where does Ida Lund live?", "Canal Road 7", "entr")
 
@@ -151,6 +166,9 @@ def _pdfs() -> Iterator[Fact]:
     marks = [(x, 740.0 - 14 * row, 11.0, text) for row, both in enumerate(zip(left, right, strict=True))
              for x, text in zip((60.0, 320.0), both, strict=True)]  # fmt: skip
     yield Fact("pdf/orchard.pdf", pdf_of(marks), "Who planted the orchard?", "Aksel Rehn", "p. 1")
+    yield Fact("pdf/gate.pdf", (FILES / "aes256.pdf").read_bytes(), "Which code opens the harbour gate?", "5926",
+               "p. 1")  # fmt: skip
+    yield Fact("pdf/tenancy.pdf", make_form(), "What should be asked about the deposit?", "1,700 crowns", "p. 1")
     writer = pypdf.PdfWriter(io.BytesIO(pdf_of([(60, 780, 12, "The safe code of the club house is 7731.")])))
     writer.encrypt("", "owner", algorithm="RC4-128")
     out = io.BytesIO()
@@ -184,13 +202,11 @@ def unread() -> list[Unread]:
 
 
 def build(root: Path) -> None:
-    """Write the folder: the facts, the files that are not read, a Maildir, and ordinary files up to 200."""
+    """Write the folder: the facts, the files that are not read, and ordinary files up to 200."""
     for file in (*facts(), *unread()):
         path = root / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)
-    maildir = mailbox.Maildir(root / "mail" / "Archive")
-    maildir.add(desk_files.message("Ladder", "The long ladder was lent to Gunnar Friis.\n", day=9))
     written = sum(path.is_file() for path in root.rglob("*"))
     for number in range(NUM_FILES - written):
         _write_filler(root / "more", number)

@@ -149,6 +149,7 @@ run(work, evaluate=None, say=lambda text: None, on_step=on_step, stop=lambda: Fa
 _interrupted = replace(QUICK, steps=8, save_every=3, lora_dropout=0.1, method=Method.LORA, learning_rate=1e-3)
 
 
+@pytest.mark.slow
 def test_killed_or_stopped_and_resumed_is_as_if_it_had_run_through(tiny_dir: Path, tmp_path: Path) -> None:
     through, killed, stopped = tmp_path / "through", tmp_path / "killed", tmp_path / "stopped"
     train(task(tiny_dir, through, _interrupted))

@@ -1,6 +1,6 @@
 """Compiles every kernel for real GPUs without having one: `python -m tests.gpu.compile_kernels`.
 
-With QUICK_COMPILE=1 only the most used variants, for one GPU.
+With COMPILE=usual only the most used variants, for one GPU; with COMPILE=first one of these for each kernel.
 
 Triton's interpreter accepts much that its compiler does not; ptxas comes with the package, so types, layouts, registers
 and shared memory can be checked anywhere. Prints one JSON line per kernel.
@@ -193,12 +193,16 @@ def _nf4_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
 
 def main() -> None:
     """Compile all variants for an RTX 3060 (8.6) and an H200 (9.0)."""
-    quick = os.environ.get("QUICK_COMPILE") == "1"
+    chosen = os.environ.get("COMPILE", "all")
+    quick, begun = chosen != "all", set[Any]()
     for kernel, constants, dtype, warps, stages in variants():
         if quick and constants.get("BIASED"):
             continue
         if quick and (dtype != "bf16" or constants.get("DIM", 128) != 128 or constants.get("REST") == 32):
             continue
+        if chosen == "first" and kernel in begun:
+            continue
+        begun.add(kernel)
         large = kernel is split_kernel.attend_share and constants["BLOCK"] > 64
         for capability in (90,) if large else (86,) if quick else (86, 90):
             print(json.dumps(compiled(kernel, constants, dtype, capability, warps, stages)), flush=True)

@@ -14,11 +14,12 @@ import pytest
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 
 
-def test_every_kernel_compiles_within_its_registers() -> None:
+@pytest.mark.parametrize("variants", ["first", pytest.param("usual", marks=pytest.mark.slow)])
+def test_every_kernel_compiles_within_its_registers(variants: str) -> None:
     """In a process of its own, because the interpreter is chosen when a kernel is decorated."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.compile_kernels"], env=environment | {"QUICK_COMPILE": "1"},
+        [sys.executable, "-m", "tests.gpu.compile_kernels"], env=environment | {"COMPILE": variants},
         capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import threading
 import time
@@ -17,6 +18,7 @@ from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
+from desk_rag.indexer import worker
 from desk_rag.indexer.machine.idle import IdleGate
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.service import ClockJump, Service, outermost
@@ -122,6 +124,39 @@ def test_edits_renames_and_deletes_arrive_within_seconds(make: Make, docs: Path)
     assert running.counts() == (1, 1, 1)
     # the rename did no chunk work
     assert FileState.INDEXED not in running.states(docs / "roof.md")
+
+
+def test_deleted_text_leaves_the_files_while_a_model_is_being_loaded(
+    make: Make, prepared: ServingModel, embedder: Embedder, docs: Path, settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(worker, "_TIDY_SECONDS", 2.0)
+    loading, is_loaded = threading.Event(), threading.Event()
+
+    def load_slowly() -> Embedder:
+        loading.set()
+        assert is_loaded.wait(120)
+        return embedder
+
+    running, prompt, note = make(load_embedder=load_slowly), prepared.model.prompt, docs / "note.txt"
+    note.write_text("The spare key is with Zaphodbeeblebrox.\n")
+    index_path(running.store, note, docs, prompt, prompt.chunk_size, IndexSettings())
+    assert running.store.checkpoint()
+    note.write_text("The spare key hangs behind the barometer.\n")
+    os.utime(note, (1_700_000_001, 1_700_000_001))  # it stands still
+    running.service.start()
+    try:
+        assert loading.wait(60)
+        wait_for(lambda: "zaphod" not in _stored(settings))
+        assert not is_loaded.is_set() and running.found("barometer") == {note}
+    finally:
+        is_loaded.set()
+    wait_for(running.finished)
+
+
+def _stored(settings: Settings) -> str:
+    files = settings.data_dir.glob("catalog.sqlite*")
+    return b"".join(file.read_bytes() for file in files).decode("latin-1").casefold()
 
 
 def test_a_file_indexed_by_itself_leaves_once_it_is_deleted(

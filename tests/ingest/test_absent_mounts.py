@@ -30,7 +30,12 @@ def _may_mount() -> None:
         pytest.skip(f"nothing may be mounted here: {tried.stderr.strip()}")
 
 
-@pytest.mark.parametrize("case", CASES)
+_SLOW = {"unmounted_while_a_service_watches"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in _SLOW else ()) for case in CASES]
+)
 def test_drive(case: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [*_namespace(), sys.executable, "-m", "tests.ingest.mount_steps", case, str(tmp_path)], cwd=ROOT,

@@ -228,7 +228,7 @@ async def test_no_folder(looks: Sequence[str]) -> None:
     app.look_for_folders = lambda: None  # type: ignore[assignment]
 
     async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: "No folder yet" in screen_text(app))
+        await until(pilot, lambda: "No folder is chosen yet" in screen_text(app))
         assert isinstance(app.focused, Input) is False
 
     await compare("no-folder", app, act, looks)

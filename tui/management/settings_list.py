@@ -116,6 +116,10 @@ class SettingsList:
         value = _typed(row, text)
         after = self._session.file.check({row.key: value})
         checked(after.ui.keys)
+        if row.key == ("model", "name"):
+            from desk_rag.model import weights
+
+            weights.resolve(after.model.name, allow_download=False)
         return SettingChange(row, value, self._cost(row, after))
 
     def make(self, change: SettingChange) -> str:
@@ -156,7 +160,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{part}"' for part in value) + "]"
+        return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{shown(part)}"' for part in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f' {name} = "{part}"' for name, part in value.items()) + (" }" if value else "}")
     if isinstance(value, Path):

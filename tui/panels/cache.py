@@ -124,17 +124,19 @@ def _text(report: CacheReport) -> Content:
         lines.append(_row("a GiB keeps", f"{report.text_mb_per_gib:.1f} MB of text (measured here)"))
     lines.append(_row("room", _room(report)))
     if report.outlook:
-        lines.append(Content.assemble(" ", safe(report.outlook, single_line=True, most=400)))
+        lines.append(_row("all warm", report.outlook))
     lines.append(_row("kept in", home_path(report.place)))
     if report.away:
         lines.append(_row("! away", report.away, "$warning"))
     lines += [_row("pinned", home_path(path)) for path in report.contents.pins]
-    lines += [Content(""), Content.styled(" Deleted next, if room is needed", "bold")]
+    reasons = {one.reason for one in report.contents.next}
+    common = f" ({reasons.pop()})" if len(reasons) == 1 else ""
+    lines += [Content(""), Content.styled(f" Deleted next, if room is needed{common}", "bold")]
     lines += [
         Content.assemble(
             (f" {gib(one.size):>8}  ", "$foreground 60%"),
             safe(home_path(one.path) if one.path else "…", single_line=True, most=200),
-            (f"  {one.reason}", "$foreground 60%"),
+            ("" if common else f"  {one.reason}", "$foreground 60%"),
         )
         for one in report.contents.next
     ]

@@ -54,7 +54,7 @@ class DoctorScreen(PanelScreen):
         if not self.is_running:
             return
         verdicts = [str(finding.verdict.value) for finding in self._findings]
-        said = f"{count(len(verdicts), 'check')}: {_verdict(verdicts)}" if done else f"checking … {len(verdicts)}"
+        said = f"{count(len(verdicts), 'check')}: {_verdict(verdicts)}" if done else f"checking … {len(verdicts)} done"
         self.query_one("#doctor-summary", Static).update(Content(said))
         self.query_one("#findings-text", Static).update(Content("\n").join(map(_lines, self._findings)))
 

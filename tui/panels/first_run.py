@@ -16,7 +16,6 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from desk_rag.ingest.preview import FolderPreview, IndexEstimate
-from desk_rag.sanitize import clean
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.models import ModelChoice
@@ -132,7 +131,7 @@ class FirstRunScreen(PanelScreen):
         self._taken = f"{str(folder).rstrip('/')}/"
         name = self.query_one("#folder", Input)
         with self.prevent(Input.Changed):
-            name.value = clean(self._taken, single_line=True)
+            name.value = f"{home_path(folder).rstrip('/')}/"
         name.cursor_position = len(name.value)
         self._forget_preview()
         self._complete_from(self._taken)
@@ -181,7 +180,10 @@ class FirstRunScreen(PanelScreen):
 
     def _cannot_look(self, problem: Problem) -> None:
         self._looking = False
-        self._draw(Content.assemble(safe(f"{problem.message} ", "$error"), safe(problem.remedy)))
+        remedy = problem.remedy
+        if self._folders and not self._taken:
+            remedy = f"Tab completes the name: {home_path(self._folders[0])}"
+        self._draw(Content.assemble(safe(f"{problem.message} ", "$error"), safe(remedy)))
 
     def _draw(self, content: Content) -> None:
         self.query_one("#first-preview", Static).update(content)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from textual import work
+from textual import on, work
 from textual.app import SystemCommand
 from textual.filter import LineFilter
 from textual.theme import Theme
@@ -55,6 +55,9 @@ class PanelHost(SourceOpening):
 
     def start(self) -> None:
         """Load everything heavy and begin."""
+
+    def start_backend(self) -> object:
+        """Load everything heavy, then keep the status bar true until the app ends."""
 
     def _look_at_status(self) -> None:
         """Show the state of the index as it is now."""
@@ -155,6 +158,7 @@ class PanelHost(SourceOpening):
         except Exception:
             _LOG.exception("new folders cannot be looked through")
 
+    @on(m.FolderWanted)
     def action_first_run(self) -> None:
         """Ask for a folder; start with it once it is chosen."""
         from desk_rag.tui.panels.first_run import FirstRunScreen
@@ -174,7 +178,9 @@ class PanelHost(SourceOpening):
             self._folders = folders
             self._chat = ChatScreen(folders)
             self.switch_screen(self._chat)
-            self.call_after_refresh(self.start)
+            self.call_after_refresh(self.start_backend)
+        elif not self.backend.session.indexing:
+            self._chat.without_folder()
 
     # Jump and undo ----------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.actions import TURN_ACTIONS
-from desk_rag.tui.turns.readiness import nothing_to_ask
+from desk_rag.tui.turns.readiness import NO_FOLDER, nothing_to_ask
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -131,7 +131,17 @@ class ChatScreen(ConversationScreen):
             await self._drop(view)
 
     def on_question_input_empty_submitted(self) -> None:
-        self.action_answer_now()
+        if self._problem is NO_FOLDER:
+            self.post_message(m.FolderWanted())
+        else:
+            self.action_answer_now()
+
+    def without_folder(self) -> None:
+        """Answer nothing until a folder is chosen."""
+        self._problem = NO_FOLDER
+        self.query_one(IndexStatus).notice("no folder")
+        self._welcome()
+        self._next()
 
     def _enqueue(self, job: _Job) -> None:
         self._queue.append(job)
@@ -279,7 +289,7 @@ class ChatScreen(ConversationScreen):
 
     def _welcome(self) -> None:
         if not self._turns:
-            self.query_one(Transcript).welcome(welcome(self._folders, self._status, self._problem))
+            self.query_one(Transcript).welcome(welcome(self._folders, self._status, self._problem, self._keymap))
 
     # Actions --------------------------------------------------------------------------------------------------
 
@@ -309,8 +319,7 @@ class ChatScreen(ConversationScreen):
 
     async def action_withdraw(self) -> None:
         """Take the selected question out of the queue; its text goes back to the prompt."""
-        view = self._selected
-        if view is None or not self._can_withdraw:
+        if (view := self._selected) is None or not self._can_withdraw:
             return
         if view is self._answering:
             self._withdrawn = view
@@ -386,15 +395,6 @@ class ChatScreen(ConversationScreen):
 
     async def on_transcript_withdraw_wanted(self) -> None:
         await self.action_withdraw()
-
-    # Panes on a narrow terminal -------------------------------------------------------------------------------
-
-    def on_tabs_tab_activated(self, message: Tabs.TabActivated) -> None:
-        self.set_class(message.tab.id == "tab-sources", "-sources-tab")
-        if self.has_class("-narrow"):
-            target = SourceList if message.tab.id == "tab-sources" else QuestionInput
-            self.query_one(target).focus()
-        self.refresh_bindings()
 
     def on_descendant_focus(self) -> None:
         self.refresh_bindings()

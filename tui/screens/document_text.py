@@ -16,6 +16,7 @@ from desk_rag.documents.chunking import Chunk
 from desk_rag.sanitize import clean
 from desk_rag.tui.wording import safe
 
+_LAYOUT_SECONDS = 0.02
 _MOST_CHARS = 200_000
 """Text shown before and after the source; more would take seconds to wrap."""
 
@@ -44,7 +45,16 @@ class DocumentTextScreen(Screen[None]):
         area.text = self._text
         area.focus()
         area.selection = Selection(_row_and_column(self._text, self._start), _row_and_column(self._text, self._end))
-        self.call_after_refresh(area.scroll_cursor_visible, center=True)
+        self.call_after_refresh(self._show_selection)
+
+    def _show_selection(self) -> None:
+        """Bring what is selected into view; a text area without a cursor does not do so by itself."""
+        area = self.query_one(TextArea)
+        top = area.wrapped_document.location_to_offset(area.selection.start).y
+        if area.virtual_size.height > top:
+            area.scroll_to(y=max(0, top - area.size.height // 3), animate=False)
+        else:  # the text is not laid out yet
+            self.set_timer(_LAYOUT_SECONDS, self._show_selection)
 
     def action_copy(self) -> None:
         """Copy what is selected, at first the quote; everything if nothing is."""

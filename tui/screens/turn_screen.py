@@ -19,6 +19,7 @@ from desk_rag.tui.keys.actions import NUMBER_OF_SOURCE_KEYS
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.jump import JumpTarget
 from desk_rag.tui.widgets.answer_view import AnswerView, Quote
+from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
 from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
@@ -139,6 +140,13 @@ class TurnScreen(Screen[None]):
         transcript = self.query_one(Transcript)
         transcript.select(view)
         self.set_focus(transcript)
+
+    def on_tabs_tab_activated(self, message: Tabs.TabActivated) -> None:
+        self.set_class(message.tab.id == "tab-sources", "-sources-tab")
+        if self.has_class("-narrow"):
+            target = SourceList if message.tab.id == "tab-sources" else QuestionInput
+            self.query_one(target).focus()
+        self.refresh_bindings()
 
     # Actions ----------------------------------------------------------------------------------------------------
 

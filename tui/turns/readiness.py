@@ -10,13 +10,16 @@ from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.wording import count
 
+NO_FOLDER = Problem("No folder is chosen yet.", "Enter chooses one; or start desk-rag with it: desk-rag ~/Documents")
+"""The state of a UI that was started without a folder, as long as none was chosen."""
+
 
 def nothing_to_ask(status: Status, folders: Sequence[Path], keymap: KeyMap) -> Problem | None:
     """Return why no question can be answered, None if there are documents."""
     if status.files or status.is_reading:
         return None
     if not folders:
-        return Problem("There are no documents to answer from.", "Start desk-rag with a folder: desk-rag ~/Documents")
+        return NO_FOLDER
     if status.absent:
         return Problem("The folder is not there now, and nothing of it was read before.", "Connect its drive.")
     if status.freshness is Freshness.PAUSED:

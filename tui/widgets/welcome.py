@@ -8,22 +8,22 @@ from pathlib import Path
 from textual.content import Content
 
 from desk_rag.tui.backend import Freshness, Status
+from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.messages import Problem
-from desk_rag.tui.wording import count, safe
+from desk_rag.tui.turns.readiness import NO_FOLDER
+from desk_rag.tui.wording import count, home_path, safe
 
 
-def welcome(folders: Sequence[Path], status: Status, problem: Problem | None) -> Content:
+def welcome(folders: Sequence[Path], status: Status, problem: Problem | None, keymap: KeyMap) -> Content:
     """Return what stands in an empty transcript: what to do next, or why nothing can be done."""
+    keys = f"{keymap.shown('help')} shows the keys, {keymap.shown('chats')} your earlier chats."
+    if not folders and (problem is None or problem is NO_FOLDER):
+        return Content.assemble((f"{NO_FOLDER.message}\n\n", "bold"), NO_FOLDER.remedy)
     if problem is not None:
         return Content.assemble(
             ("desk-rag could not start\n\n", "bold $error"), safe(problem.message), "\n\n", safe(problem.remedy)
         )
-    if not folders:
-        return Content.assemble(
-            ("No folder yet\n\n", "bold"),
-            "Ctrl+P, “Choose a folder”; or start desk-rag with one:  desk-rag ~/Documents",
-        )
-    names = ", ".join(str(folder) for folder in folders)
+    names = ", ".join(home_path(folder) for folder in folders)
     if status.freshness is Freshness.STARTING:
         state = "Starting. You can type already; a question waits until the model is there."
     elif status.absent and not status.files:
@@ -41,5 +41,5 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None) ->
         "\n",
         (state, "$foreground 60%"),
         "\n\n",
-        ("Nothing leaves this machine. F1 shows the keys.", "$foreground 60%"),
+        (f"Nothing leaves this machine. {keys}", "$foreground 60%"),
     )

@@ -221,6 +221,8 @@ def _place(talk: Talk) -> str:
         return answer if answer.split()[0].casefold() in v.PREPOSITIONS else f"at {answer}"
     places = [(start, end) for start, end in name_spans(talk.asked) if _is_place(talk.asked, start, end)]
     subject = talk.asked[slice(*places[-1])] if places else thing(talk)
+    if not places and subject != talk.topic:  # 'the windows Danish ones' is what was chosen, and no place
+        subject = talk.site or subject
     return f"at {subject}" if subject else ""
 
 

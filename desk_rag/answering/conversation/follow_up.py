@@ -13,6 +13,7 @@ from desk_rag.answering.conversation import antecedents, ellipsis
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.talk import talk_of
 from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.questions.folder.follow_on import of_list
 
 _CONNECTIVE = re.compile(r"^(?:(?:and|but|or|also|so|then|ok|okay|well|thanks|thank you)\b[,.!]?\s+)+", re.IGNORECASE)
 _ABOUT = re.compile(r"^(?:what|how)\s+about\s+|^same\s+(?:question\s+)?for\s+", re.IGNORECASE)
@@ -33,6 +34,8 @@ def stand_alone(question: str, turns: Sequence[Turn], said: frozenset[str] = fro
     body = _CONNECTIVE.sub("", plain)
     joined = body != plain
     about = _ABOUT.sub("", body)
+    if carried_over := of_list(_bare(about), talk.asked):
+        return _sentence(carried_over, question)
     if about != body or ellipsis.is_fragment(body, joined=joined):
         return _sentence(ellipsis.complete(_bare(about), talk), question)
     if antecedents.leans(body):

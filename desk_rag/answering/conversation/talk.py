@@ -20,6 +20,7 @@ _WH_NOUN = re.compile(
 _NAMED_OWNER = re.compile(r".*?\b(?:for|in|at)\s+((?:[A-Z][\w.-]*|\d+\w?)(?:\s+(?:[A-Z][\w.-]*|\d+\w?))*)$")
 _NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:[A-Z][\w.-]*|\d+[a-z]?\b))*")
 _ASKS_PROPERTY = re.compile(r"(?:what|who) (?:is|are|was|were) (?:the|our|my)\b", re.IGNORECASE)
+_ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
 _ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
 
 
@@ -51,10 +52,12 @@ class Talk:
         A property that was asked for ('the excess', 'her phone number') is no topic: what it belongs to is, which an
         earlier question or the heading of the quoted passage names.
         """
+        people = {turn.answer.strip(" .\n") for turn in self.turns if _ASKS_WHO.match(turn.asked)}
         for turn in self.turns[::-1]:
             if things := _things(turn.asked):
                 return things[0] if len(things) > 1 and _ASKS_OF.match(turn.asked) else things[-1]
-            if turn is self.turns[-1] and (names := names_in(turn.asked)):
+            names = [name for name in names_in(turn.asked) if name not in people]
+            if turn is self.turns[-1] and names:
                 if earlier := self._thing_of_heading():
                     return earlier
                 return names[0]
@@ -62,6 +65,18 @@ class Talk:
         if bare:
             return bare[0]
         return next((turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings), "")
+
+    @property
+    def site(self) -> str:
+        """The project or place that the folder of the last quoted file names: 'Nether Farm'; '' without one."""
+        last = next((turn for turn in self.turns[::-1] if turn.paths), None)
+        if last is None:
+            return ""
+        folder = [word.casefold() for word in re.findall(r"[^\W_]+", last.paths[0].parent.name)]
+        headings = " \n ".join([*last.headings, last.paths[0].stem])
+        named = [match[0] for match in re.finditer(r"[A-Z][^\W_]*(?: [A-Z][^\W_]*)*", headings)
+                 if all(word.casefold() in folder for word in match[0].split())]  # fmt: skip
+        return max(named, key=len, default=" ".join(folder) if len(folder) > 1 else "")
 
     def _thing_of_heading(self) -> str:
         """Return the newest thing asked about that the heading of the quoted passage names."""

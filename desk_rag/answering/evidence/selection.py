@@ -26,7 +26,8 @@ from desk_rag.answering.evidence.trie_decoding import (
     log_probabilities,
 )
 from desk_rag.answering.evidence.two_values import ValuePreference
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.objections import Objections
 from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import Lookup, look_up
@@ -45,8 +46,6 @@ _LOOKED_UP = 12.0
 """Least log-odds of the row of a table that the question names, see `rows.look_up`."""
 _LEAD = 3.0
 """Log-odds by which a sentence must lead to be the one about what the question names."""
-_OTHER_KIND = 2.5
-"""Log-odds that a sentence loses if it holds nothing of the kind asked for, such as a time."""
 _OTHER_KIND_NATS = 8.0
 """Nats that a short answer of another kind loses."""
 _NUM_SPANS = 12
@@ -138,15 +137,14 @@ class _Penalties:
     quoted: Mapping[Place, Sequence[tuple[int, int]]]
     quoted_penalty: float
     requirements: Requirements
-    kind: AnswerKind | None
+    objections: Objections
     lookup: Lookup | None
 
     def of(self, place: Place, begin: int, end: int) -> tuple[float, float, tuple[int, int] | None]:
         """`penalty`, `unmet` and `looked_up` of an occurrence."""
         penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
-        if self.kind is not None and not is_of_kind(self.kind, place.text[begin:end]):
-            unmet += _OTHER_KIND
+        unmet += self.objections.penalty(place.text[begin:end])
         lookup = self.lookup
         is_row = lookup is not None and (place, begin, end) == lookup.row
         return penalty, unmet, lookup.value if lookup is not None and is_row else None
@@ -276,7 +274,8 @@ class EvidenceSelector:
         scores_by_place = dict(zip(distinct, scores, strict=True))
         quoted = {place: quoted_parts(place.text) for place in distinct}
         requirements, lookup = Requirements(question), look_up(question, distinct)
-        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, kind_asked(question), lookup)
+        objections = Objections(question)
+        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, objections, lookup)
         return {
             sentence: max(
                 _occurrences(sentence.text, scores_by_place, penalties),

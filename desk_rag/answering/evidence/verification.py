@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source
+from desk_rag.answering.requirements.objections import Objections
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import look_up
@@ -69,7 +70,7 @@ _WEIGHTS = {
 _LOOKED_UP = 0.75
 """Least probability of an answer that is a cell of the row that the question names."""
 _UNMET = 0.3
-"""Most probability of an answer whose quotes are not about what the question names: it is doubtful."""
+"""Most probability of an answer whose quotes are not about what the question names, or objected to: it is doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,9 @@ def verify_answer(
     if single is not None and _is_looked_up(question, single, sources):
         return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
     unmet = unmet_by(question, citations, by_number)
-    return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet) if unmet else verdict
+    if unmet or (single is not None and Objections(question).penalty(single.quote)):
+        return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet)
+    return verdict
 
 
 def _is_looked_up(question: str, citation: Citation, sources: Sequence[Source]) -> bool:

@@ -25,7 +25,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
-from desk_rag.answering.questions.folder import look_alikes
+from desk_rag.answering.questions.folder import look_alikes, written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
@@ -35,11 +35,12 @@ from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.answer_kinds import misfit
+from desk_rag.answering.requirements.correspondence import correspondents
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.spelling import Spelled, spelled_as_documents
 from desk_rag.retrieval.search import RetrievedChunk
+from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
@@ -132,6 +133,10 @@ def _of_whole_folder(
 ) -> Generator[AnswerEvent, None, bool]:
     """Answer from all passages; return False if there was nothing to show, count or add up."""
     if request.form is Form.ABOUT:
+        author = correspondents(question).sender
+        if author and author[0].isupper():
+            store, embedder, subject = reader.store, reader.embedder, request.subject
+            return (yield from _passing(written_by.about(store, embedder, question, subject, author, under)))
         topic, below = _about(reader, question, request.subject, under)
         events = summary.about(reader.store, reader.embedder, topic, request.subject, below)
     elif request.form is Form.SUMMARY:

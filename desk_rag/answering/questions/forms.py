@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from desk_rag.answering.requirements.titles import without_titles
+
 
 class Form(Enum):
     """A form of question about the whole folder."""
@@ -76,7 +78,7 @@ def whole_folder(question: str) -> WholeFolderQuestion | None:
     The form alone does not decide: 'How many rooms has the hotel?' asks for one fact. So a caller that finds nothing to
     count or add up goes on as with other questions.
     """
-    plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. "))
+    plain = without_titles(_POLITE.sub("", " ".join(question.split()).rstrip("?!. ")))
     for form, pattern in _PATTERNS:
         if (match := pattern.match(plain)) and not (form is Form.COUNT and _LIMIT.search(plain)):
             return WholeFolderQuestion(form, match["subject"])

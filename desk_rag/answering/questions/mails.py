@@ -24,6 +24,7 @@ from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import Place, place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def answer(store: Store, embedder: EmbedderLike, question: str, under: Sequence[
     if not (who and _CONTENT.match(question)):
         return
     began = time.perf_counter()
-    if content_stems(without_dates(question)) - content_stems(who.names) - _LIGHT:
+    if content_stems(without_titles(without_dates(question))) - content_stems(who.names) - _LIGHT:
         return
     mails, passages = _mails(store, under)
     chosen = [mail for mail in mails if _meets(mail, who, question)]

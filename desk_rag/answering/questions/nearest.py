@@ -1,17 +1,20 @@
 """Retrieve chunks and prefer those that have the names, numbers and dates of the question.
 
 Words and vectors rank the minutes of 2023 and those of 2024 alike. Comparing what the question names with a few more
-chunks than are read takes about two milliseconds.
+chunks than are read takes about two milliseconds. A question in plain words prefers text to code, and code to tests.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.requirements.objections import names_code
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ _COMPARED = 16
 """Chunks whose texts are compared before the first token."""
 _FACTORS = {Fit.STATED: 1.0, Fit.NEARBY: 1.0, Fit.MISSING: 0.5, Fit.OTHER: 0.35}
 """Share of its fused score that a chunk keeps for each requirement; see bench/LOG.md, "Requirements of a question"."""
+_OF_CODE, _OF_TESTS = 0.6, 0.4
+"""The same for code and tests where the question is in plain words; see "A repository as a folder" in bench/LOG.md."""
+_TESTS = frozenset({"test", "tests", "spec", "specs", "testing"})
 
 
 def nearest(
@@ -32,14 +38,26 @@ def nearest(
     """Return at most `limit` chunks, best first, see `retrieve`."""
     requirements = Requirements(question)
     if not requirements:
-        return retrieve(store, embedder, question, limit, under)
+        chunks = retrieve(store, embedder, question, limit, under)
+        if all(of_origin(question, chunk) == 1 for chunk in chunks):
+            return chunks
     chunks = retrieve(store, embedder, question, max(_COMPARED, limit), under)
-    return sorted(chunks, key=lambda chunk: -chunk.score * factor(requirements, chunk))[:limit]
+    shares = {id(chunk): factor(requirements, chunk) * of_origin(question, chunk) for chunk in chunks}
+    return sorted(chunks, key=lambda chunk: -chunk.score * shares[id(chunk)])[:limit]
 
 
 def factor(requirements: Requirements, chunk: RetrievedChunk) -> float:
-    """The share of its score that a chunk keeps."""
+    """The share of its score that a chunk keeps by what the question names."""
     share = 1.0
     for fit in requirements.chunk_fits(place_of_passage(chunk.passage)):
         share *= _FACTORS[fit]
     return share
+
+
+def of_origin(question: str, chunk: RetrievedChunk) -> float:
+    """The share of its score that a chunk keeps by the kind of its file."""
+    path = chunk.passage.path
+    if format_of_name(path.name) is not Format.CODE or names_code(question):
+        return 1.0
+    words = {word for part in path.parts[-3:] for word in re.split(r"[\W_]+", part.lower())}
+    return _OF_TESTS if words & _TESTS else _OF_CODE

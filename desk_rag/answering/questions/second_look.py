@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.questions.nearest import DEPTH, factor
+from desk_rag.answering.questions.nearest import DEPTH, factor, of_origin
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 
@@ -53,7 +53,7 @@ class SecondLook:
         scores = self.span_scorer.read(question, [chunk.passage.chunk.text for chunk in by_id.values()])
         requirements = Requirements(question)
         odds = {
-            chunk_id: self._odds(chunk, score, requirements)
+            chunk_id: self._odds(chunk, score, requirements) + _UNMET_WEIGHT * math.log(of_origin(question, chunk))
             for (chunk_id, chunk), score in zip(by_id.items(), scores, strict=True)
         }
         return [by_id[chunk_id] for chunk_id in sorted(by_id, key=lambda chunk_id: -odds[chunk_id])[: self.limit]]

@@ -130,20 +130,25 @@ def about(
         of_place = begin >= place.body and not row.text.startswith("From: ")
         if of_place and requirements.worst(place, begin, begin + len(row.text)) <= Fit.NEARBY:
             rows_labelled.append((row, place.labels))
+    best = best_about(embedder, subject, rows_labelled)
+    if not best:
+        return
+    shown = show(store, best)
+    text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
+    files = len({chunk.passage.path for chunk in chunks})
+    yield from finish(store, question, text, shown, under, (began, len(chunks), files))
+
+
+def best_about(embedder: EmbedderLike, subject: str, rows_labelled: Sequence[tuple[Row, str]]) -> list[Row]:
+    """The rows that say most about a subject, best first; each comes with the name and heading of its file."""
     rows = [row for row, _ in rows_labelled]
     if not rows:
-        return
+        return []
     similar = embedder.embed_chunks([row.text for row in rows]) @ embedder.embed_question(subject)
     shared = [max(coverage(subject, row.text), _OF_LABELS * coverage(subject, labels)) for row, labels in rows_labelled]
     score = similar + _SHARED * np.array(shared, np.float32)
     best = [int(index) for index in np.argsort(-score) if score[index] >= _NEAR][:_MOST_ABOUT]
-    best = [index for index in best if score[index] >= score[best[0]] - _BEHIND]
-    if not best:
-        return
-    shown = show(store, [rows[index] for index in best])
-    text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
-    files = len({chunk.passage.path for chunk in chunks})
-    yield from finish(store, question, text, shown, under, (began, len(chunks), files))
+    return [rows[index] for index in best if score[index] >= score[best[0]] - _BEHIND]
 
 
 def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS) -> list[Row]:

@@ -6,6 +6,7 @@ Matching goes by words (`matching`), so that it is exact, fast and the same each
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,20 +74,34 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     disregarded = [] if decided else [condition.asked for condition in asked_conditions if needed(condition)]
     if disregarded and not matches.rows:
         matches = yield from _matches(store, plain, under)
-    rows = matches.rows
+    rows, left_out = matches.rows, ""
     if request.form is Form.FILES:
         rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
     if request.form is Form.TOTAL:
-        rows = [row for row in rows if amounts.amount_of(row.text, question) is not None]
+        rows, left_out = _of_one_column(rows, question)
     fewest = 2 if request.form is Form.TOTAL else 1
     if len(rows) < fewest:
         return
     shown = show(store, rows[:_MOST_ROWS])
-    text = _text(question, request, rows, _Regard(decided, disregarded))
+    text = _text(question, request, rows, _Regard(decided, disregarded)) + left_out
     text = _with_near(text, matches, {row.passage.path for row in rows})
     read = (began, matches.passages, matches.files)
     doubtful = bool(disregarded) or (matches.only_near and request.form in (Form.COUNT, Form.TOTAL))
     yield from finish(store, question, text, shown, under, read, support=0.0 if doubtful else None)
+
+
+def _of_one_column(rows: Sequence[Row], question: str) -> tuple[list[Row], str]:
+    """The rows with an amount, of tables only those of the most frequent column, and a sentence about the others."""
+    columns = [(row, amount[0]) for row in rows if (amount := amounts.column_and_amount(row.text, question))]
+    named = Counter(column.casefold() for _, column in columns if column)
+    if len(named) < 2:
+        return [row for row, _ in columns], ""
+    (most, _), *_ = named.most_common(1)
+    others = Counter(f"“{column}” in {clean_name(row.passage.path.name)}" for row, column in columns
+                     if column.casefold() not in ("", most))  # fmt: skip
+    names = "; ".join(f"{name} ({plural(count, 'row')})" for name, count in others.items())
+    kept = [row for row, column in columns if column.casefold() in ("", most)]
+    return kept, f"\nLeft out, because it is another column: {names}."
 
 
 def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:

@@ -17,20 +17,26 @@ _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value 
 
 def amount_of(text: str, asked: str) -> Decimal | None:
     """The one number of a line that the question asks to add up; None if there is none or it is not clear which."""
+    amount = column_and_amount(text, asked)
+    return None if amount is None else amount[1]
+
+
+def column_and_amount(text: str, asked: str) -> tuple[str, Decimal] | None:
+    """The column ('' outside of tables) and number of a line that the question asks to add up."""
     wanted = content_stems(asked)
-    fields = [(content_stems(match["key"]), _number(match["value"])) for match in FIELD.finditer(text)]
+    fields = [(match["key"].strip(), number_of(match["value"])) for match in FIELD.finditer(text)]
     numeric = [(key, number) for key, number in fields if number is not None]
     for keys in (wanted, _MONEY_KEYS):
-        chosen = [number for key, number in numeric if key & keys]
+        chosen = [(key, number) for key, number in numeric if content_stems(key) & keys]
         if len(chosen) == 1:
             return chosen[0]
     if fields:
-        return numeric[0][1] if len(numeric) == 1 else None
+        return numeric[0] if len(numeric) == 1 else None
     money = [_parsed(match["after"] or match["before"]) for match in _MONEY.finditer(text)]
     if len(money) == 1:
-        return money[0]
+        return "", money[0]
     counted = [_parsed(match.group()) for match in _NUMBER.finditer(text) if _unit(text, match.end()) & wanted]
-    return counted[0] if len(counted) == 1 else None
+    return ("", counted[0]) if len(counted) == 1 else None
 
 
 def fields_of(text: str) -> dict[str, str]:
@@ -44,7 +50,7 @@ def written(amounts: Sequence[Decimal]) -> str:
     return f"{sum(amounts, Decimal(0)):,.{places}f}"
 
 
-def _number(value: str) -> Decimal | None:
+def number_of(value: str) -> Decimal | None:
     """The value of a cell that holds a number and perhaps its unit."""
     match = re.fullmatch(rf"\s*(?:{_MONEY_WORDS}\s?)?({_NUMBER.pattern})(?:\s?\D{{0,12}})?\s*", value)
     return _parsed(match.group(1)) if match else None

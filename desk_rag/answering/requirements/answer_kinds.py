@@ -36,10 +36,11 @@ _WORD_NUMBERS = re.compile(
 _TIME_WORDS = re.compile(
     r"\d|\b(?:(?:at|by|from|until|since|in|past|before|after|to)\s+(?:one|two|three|four|five|six|seven|eight|nine|ten"
     r"|eleven|twelve|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)|half\s+past|o['’]clock"
-    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)days?|jan\w*|feb\w*|mar(?:ch)?|apr\w*|may|june?|july?|aug\w*|sep\w*"
-    r"|oct\w*|nov\w*|dec\w*|spring|summer|autumn|winter|today|tomorrow|yesterday|noon|midnight|morning|afternoon|evening"
-    r"|night|week|month|year|day|hour|minute|after|before|when|while|until|during|once|soon|never|always|daily|weekly"
-    r"|monthly|easter|christmas|end|beginning|start)\w*\b",
+    r"|(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?"
+    r"|aug(?:ust)?|sep(?:t|tember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|spring|summer|autumn|winter|noon|midnight"
+    r"|morning|afternoon|evening|night|weekend|week|month|year|quarter|day|hour|minute)s?"
+    r"|today|tonight|tomorrow|yesterday|after|before|when|while|until|during|once|soon|never|always|now|daily|weekly"
+    r"|monthly|yearly|annually|easter|christmas|end|beginning|start|as\s+soon)\b",
     re.I,
 )
 _CODE = re.compile(r"\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\b|\d+")

@@ -10,6 +10,7 @@ from itertools import dropwhile
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.store.catalog.words import STOP_WORDS
 
 _PERSON = r"[^\W\d_][\w’-]*(?:\s+(?-i:[A-Z])[\w’-]*)*"
@@ -81,6 +82,7 @@ class Correspondents:
 
 def correspondents(question: str) -> Correspondents:
     """The sender and the recipient in a question."""
+    question = without_titles(question)
     sender = _first(_SENDER, question)
     recipient = _first(_RECIPIENT, question, capital=question[1:] != question[1:].lower())
     return Correspondents(sender, "" if recipient == sender else recipient)

@@ -17,7 +17,8 @@ from desk_rag.documents.sentences import quotable
 
 _LINE = re.compile(r"^(?P<key>[A-Za-z][\w-]*(?:\.[\w-]+)*)\s*(?::|=|:=)\s+(?P<value>\S.*)$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_SENTENCE_END = re.compile(r"[.!?]\s")
+_NO_VALUE = re.compile(r"[.!?]\s|\w[(\[]|[({\[]$|\s(?:if|for|and|or|not|in)\s")
+"""Text of several sentences, and expressions of a program."""
 _HOW_MANY = re.compile(r"^(?:until\s+|after\s+|from\s+)?how\s+(?:much|many|long|often|far|high|large|old|big)\b", re.I)
 _NUMBER = re.compile(r"^[\W]{0,2}\d")
 _LONGEST_VALUE = 6
@@ -35,7 +36,8 @@ _LIGHT = content_stems(
 _MONEY = content_stems("price cost costs fee charge amount")
 _COSTS = re.compile(r"\bhow much\b|\bcosts?\b|\bprice\b|\bpay\b", re.I)
 _LEAST_COVERED, _LEAST_OF_KEY = 0.75, 0.5
-"""Shares of the question's words that key and names must have, and of the key's words that the question must have."""
+"""Shares of the question's words that key and names must have, and of the key's words that a question for a number
+must have; other questions must have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +68,25 @@ def _lines(
     question: str, wanted: set[str], requirements: Requirements, place: Place
 ) -> Iterator[tuple[tuple[float, float], Keyed]]:
     """Yield the lines whose key fits, with the share of the question that they cover and of the key that is asked."""
-    labels = content_stems(place.labels)
+    labels, asked = content_stems(place.labels), content_stems(question)
     for unit in quotable(place.text):
         match = _LINE.match(unit)
-        if match is None or len(match["value"].split()) > _LONGEST_VALUE or _SENTENCE_END.search(match["value"]):
+        if match is None or len(match["value"].split()) > _LONGEST_VALUE or _NO_VALUE.search(match["value"]):
             continue
-        if _HOW_MANY.search(question) and not _NUMBER.search(match["value"]):
+        asks_number = _HOW_MANY.search(question) is not None
+        repeated = content_stems(match["value"]) <= asked
+        if repeated or (asks_number and not _NUMBER.search(match["value"])):
             continue
-        key = content_stems(_CAMEL.sub(" ", match["key"]).replace("_", " "))
+        *sections, name = (content_stems(_CAMEL.sub(" ", part).replace("_", " ")) for part in match["key"].split("."))
+        key = set[str]().union(name, *sections)
         if _COSTS.search(question):
-            key -= _MONEY
+            name, key = name - _MONEY, key - _MONEY
         own = {stem for stem in wanted if has_stem(stem, key)}
-        named = {stem for stem in key if has_stem(stem, wanted)}
-        needed = key - _UNITS - labels | named
+        named = {stem for stem in key if has_stem(stem, asked)}
+        needed = ((name - _UNITS) | (key - name - _UNITS - labels)) | named
         covered = sum(stem in own or has_stem(stem, labels) for stem in wanted) / len(wanted)
-        if not own or covered < _LEAST_COVERED or len(named) < _LEAST_OF_KEY * len(needed):
+        least = _LEAST_OF_KEY if asks_number else 1.0
+        if not own or covered < _LEAST_COVERED or len(named) < least * len(needed):
             continue
         begin = place.text.find(unit)
         if begin >= place.body and requirements.worst(place, begin, begin + len(unit)) <= Fit.NEARBY:

@@ -17,6 +17,7 @@ from desk_rag.answering.requirements.correspondence import Correspondents, corre
 from desk_rag.answering.requirements.mentions import Kind, Value, WordKind, dated_kinds, is_time, numbered_kinds
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.store.catalog.words import STOP_WORDS
 
 _NAME = re.compile(r"(?<![’'])[^\W\d_][\w&’'-]*")
@@ -141,7 +142,7 @@ class Requirements:
     """The demands of one question on its evidence; falsy if there are none."""
 
     def __init__(self, question: str) -> None:
-        self._question = question
+        self._question = without_titles(question)
 
     @cached_property
     def _all(self) -> tuple[Requirement | _Name | _Letter, ...]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Answer, Finished
 from desk_rag.bench.answers import desks, marks, questions, rates
 from desk_rag.bench.harness import corpus, report
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.config import IndexSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
 from desk_rag.sanitize import clean
 
@@ -96,7 +96,8 @@ def _measure(
     chosen = [one for one in all_questions if not options.kind or one.kind in options.kind][: options.limit or None]
     if not chosen:
         raise ConfigError("There is no such question.", remedy="Leave out --kind and --limit.")
-    engine = open_engine(Settings(data_dir=data_dir, model=model), writer=True)
+    settings = Settings(data_dir=data_dir, model=model, index=IndexSettings(exclude=_own_files(options, folder)))
+    engine = open_engine(settings, writer=True)
     records, marked = [], []
     try:
         corpus.index(engine, folder, warm=not options.no_kv)
@@ -114,6 +115,12 @@ def _measure(
     if options.answers is not None:
         options.answers.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     return marked
+
+
+def _own_files(options: argparse.Namespace, folder: Path) -> tuple[str, ...]:
+    """A pattern for the folder of the questions, which holds the answers, if it lies in the one that they are about."""
+    file = options.questions.expanduser().resolve() if options.questions is not None else None
+    return (f"/{file.parent.relative_to(folder).as_posix()}/",) if file and folder in file.parent.parents else ()
 
 
 def _ask(engine: AnswerEngine, question: str, folder: Path) -> Answer:

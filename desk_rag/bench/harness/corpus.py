@@ -72,9 +72,10 @@ def _question(entry: object) -> Question:
     return Question(str(entry["question"]), None if answers is None else tuple(str(answer) for answer in answers))
 
 
-def sync(store: Store, folder: Path, prompt: PromptFormat) -> int:
+def sync(store: Store, folder: Path, prompt: PromptFormat, settings: IndexSettings | None = None) -> int:
     """Index a folder by words; returns how many chunks there are. Raises ConfigError if there are none."""
-    for _ in pipeline.sync_folder(store, folder, prompt, prompt.chunk_size, IndexSettings(), lambda: False):
+    rules = settings or IndexSettings()
+    for _ in pipeline.sync_folder(store, folder, prompt, prompt.chunk_size, rules, lambda: False):
         pass
     chunks = store.counts(None, None).chunks
     if not chunks:
@@ -84,7 +85,7 @@ def sync(store: Store, folder: Path, prompt: PromptFormat) -> int:
 
 def index(engine: AnswerEngine, folder: Path, *, warm: bool = True) -> None:
     """Index a folder by words and by meaning and make every chunk warm. Raises ConfigError if there are none."""
-    sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
+    sync(engine.store, folder.expanduser().absolute(), engine.model.prompt, engine.settings.index)
     for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
         pass
     if warm:

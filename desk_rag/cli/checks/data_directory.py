@@ -66,7 +66,7 @@ def kv_dir(settings: Settings) -> list[Finding]:
     with _open(settings) as store:
         away = store.kv_away
     if away:
-        remedy = "Connect the drive, or set `kv_dir` under [store] to a directory of its own."
+        remedy = "If its drive is not connected, connect it; else set `kv_dir` under [store] to a directory of its own."
         return [Finding("kv_dir", Verdict.WARN, away, remedy)]
     return [] if place is None else [Finding("kv_dir", Verdict.OK, shown_path(place))]
 

@@ -41,7 +41,8 @@ def tuning_for(tokens: int, device: torch.device) -> Nf4Tuning:
     permute = device.type == "cuda"
     if tokens <= 32:
         return Nf4Tuning(columns=64, groups=2, warps=4, stages=4, programs=8, permute=permute)
-    return Nf4Tuning(columns=128, groups=1, warps=4, stages=3, programs=4, permute=permute)
+    columns = 128 if tokens <= 64 else 64  # more would not fit the registers of an RTX 3060
+    return Nf4Tuning(columns=columns, groups=1, warps=4, stages=3, programs=4, permute=permute)
 
 
 def padded(count: int) -> int:

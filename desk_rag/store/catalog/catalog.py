@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
@@ -317,10 +317,10 @@ class Catalog:
             self._database.faults.add("The word index names passages that do not exist.")
         return hits
 
-    def spellings(self, word: str) -> list[str]:
-        """Return words of the documents that are spelled much like `word`; see `words.spellings`."""
+    def spellings(self, typed: Collection[str], is_known: Callable[[str], bool]) -> dict[str, list[str]]:
+        """See `words.spellings`."""
         with self._database.snapshot() as connection:
-            return words.spellings(connection, word)
+            return words.spellings(connection, typed, is_known)
 
     def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
         """Note a fault if the word index has lost a word of the question in one of these chunks."""

@@ -15,7 +15,7 @@ import random
 import re
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -123,13 +123,28 @@ def has_lost(connection: sqlite3.Connection, question: str, chunk_ids: Sequence[
     return any(not _is_indexed(connection, row, question_words.intersection(_plain_words(text))) for row, text in texts)
 
 
-def spellings(connection: sqlite3.Connection, word: str) -> list[str]:
-    """Return words of the documents that are spelled much like `word`, best first.
+def spellings(
+    connection: sqlite3.Connection, typed: Collection[str], is_known: Callable[[str], bool]
+) -> dict[str, list[str]]:
+    """Return words of the documents that are spelled much like those of `typed` that no text and no file name has.
 
-    The index holds stems, so the words are taken from texts with these stems. Only words that begin alike are compared.
+    Words that `is_known` accepts are left out.
     """
-    wanted = word.casefold()
-    connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab('main', 'chunk_words', 'row')")
+    strange = [word for word in typed if not _stands_anywhere(connection, word.casefold()) and not is_known(word)]
+    return {word: near for word in strange if (near := _spelled_alike(connection, word.casefold()))}
+
+
+def _stands_anywhere(connection: sqlite3.Connection, word: str) -> bool:
+    return any(
+        connection.execute(f"SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT 1", (f'"{word}"',)).fetchone()
+        for table in ("chunk_words", "name_words")
+    )
+
+
+def _spelled_alike(connection: sqlite3.Connection, wanted: str) -> list[str]:
+    """Words that begin alike, best first. The index holds stems, so the words are taken from texts with these stems."""
+    vocabulary = "fts5vocab('main', 'chunk_words', 'row')"
+    connection.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING {vocabulary}")
     rows = connection.execute(
         "SELECT term FROM temp.vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ?",
         (wanted[0], chr(ord(wanted[0]) + 1), len(wanted) - 4, len(wanted) + 2),

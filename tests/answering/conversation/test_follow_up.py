@@ -156,3 +156,36 @@ def test_the_parts_of_a_date_that_are_not_named_again_stay(before: str, question
 def test_a_person_is_the_answer_to_who_also_two_questions_ago() -> None:
     earlier = [turn("Who replaced the chain of the bicycle?", "Tobias Ahrens"), turn("When was that?", "14 July 2025")]
     assert stand_alone("And what is his number?", earlier) == "What is Tobias Ahrens's number?"
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        ("Which invoices are unpaid?", "What is the total?", "What is the total of the invoices that are unpaid?"),
+        ("List all invoices of Kessler", "and the sum of them?", "What is the sum of the invoices of Kessler?"),
+        ("Which letters did I write in 2024?", "How many are there?", "How many letters in 2024?"),
+        ("Which invoices of 2023 are unpaid?", "And those of 2024?", "Which invoices of 2024 are unpaid?"),
+        ("How many invoices of Kessler are paid?", "And those of Bright Paper?",
+         "How many invoices of Bright Paper are paid?"),
+        ("Which invoices are unpaid?", "Which of them is the oldest?",
+         "Which is the oldest of the invoices that are unpaid?"),
+        ("When was the boiler bought?", "What is the total?", "What is the total?"),
+    ],
+)  # fmt: skip
+def test_a_follow_up_keeps_what_a_list_was_limited_to(before: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before, "x")]) == alone
+
+
+def test_there_is_the_project_whose_file_was_quoted() -> None:
+    path = Path("/desk/projects/old-mill/minutes-2024-04-16.md")
+    last = Turn("", "Which windows did the owners choose?", "the Danish ones", found=True, paths=(path,),
+                headings=("Site minutes no. 3, Old Mill, 16 April 2024",))  # fmt: skip
+    assert stand_alone("And who is the electrician there?", [last]) == "Who is the electrician at Old Mill?"
+
+
+def test_it_is_the_thing_that_was_asked_about_and_not_a_person_that_was_the_answer() -> None:
+    turns = [
+        turn("Who wrote the bat survey?", "Martha Hollins"),
+        Turn("", "What is Martha Hollins's phone number?", "I could not find that.", found=False),
+    ]
+    assert stand_alone("Is it still valid?", turns) == "Is the bat survey still valid?"

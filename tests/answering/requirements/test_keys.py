@@ -15,7 +15,9 @@ SHOP = Place(
 )
 BOARD = Place('board.channels: 48\nboard.fade_seconds: 6.5\nboard.blackoutKey: "F12"', "settings\nlight-board", 0)
 CODE = Place(
-    '"""Seats."""\n\nBENCH_SEATS = 7\nMAX_GUESTS = 180\nGAUGE_PORT = "/dev/ttyUSB1"', "code\nseat plan of the weir", 0
+    '"""Seats."""\n\nBENCH_SEATS = 7\nMAX_GUESTS = 180\nGAUGE_PORT = "/dev/ttyUSB1"\nbench_row = put_bench(row)',
+    "code\nseat plan of the weir",
+    0,
 )
 MINUTES = Place("Chair: Fenna de Wit. nine members came.", "minutes\n2026-02-14", 0)
 
@@ -38,6 +40,8 @@ MINUTES = Place("Chair: Fenna de Wit. nine members came.", "minutes\n2026-02-14"
         ("Who holds the seat of the chair?", None),
         ("How many channels has the radio?", None),
         ("How often is the gauge at the weir read?", None),  # a port is no number of times
+        ("What does the shop lanterncart.example sell?", None),  # the value stands in the question
+        ("What is a bench?", None),  # an expression is no value
         ("Who was the chair on 14 February 2026?", None),  # a sentence is no value
     ],
 )

@@ -215,6 +215,7 @@ evaluate(tiny(), samples(), MODES, SETTINGS, folder=Path(sys.argv[1]), progress=
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_comes_to_the_same_table(tmp_path: Path) -> None:
     whole = evaluate(tiny(), samples(), MODES, SETTINGS, folder=tmp_path / "whole")
     # As many threads in both, because another division of sums gives other last digits.

@@ -13,6 +13,8 @@ from desk_rag.bench.answers.__main__ import main
 from desk_rag.bench.answers.rates import Rate
 from desk_rag.errors import ConfigError
 
+REPOSITORY = Path(__file__).parents[3]
+
 
 @pytest.mark.parametrize("name", desks.names())
 def test_every_question_has_its_evidence_in_the_files(name: str) -> None:
@@ -25,6 +27,15 @@ def test_every_question_has_its_evidence_in_the_files(name: str) -> None:
         assert len(question.files) == len(question.evidence)
         for file, passage in zip(question.files, question.evidence, strict=True):
             assert " ".join(passage.split()) in content[file], question.text
+
+
+def test_the_answers_about_this_repository_stand_in_its_files() -> None:
+    loaded = questions.load(REPOSITORY / "desk_rag/bench/answers/desks/repository.jsonl")
+    assert len(loaded) == 40 and sum(question.answerable for question in loaded) == 36
+    for question in loaded:
+        texts = [" ".join((REPOSITORY / file).read_text().split()) for file in question.files]
+        stands = [" ".join(passage.split()) in text for passage, text in zip(question.evidence, texts, strict=True)]
+        assert any(stands) or not question.answerable, f"{question.text} Mend its evidence in repository.jsonl."
 
 
 def test_wilson_intervals() -> None:
@@ -40,6 +51,7 @@ def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
         questions.load(file)
 
 
+@pytest.mark.slow
 def test_the_command_marks_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -49,9 +61,14 @@ def test_the_command_marks_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
          "files": ["bicycle.txt"], "evidence": ["The frame number of the blue bicycle is WTU-4471-B."]},
         {"question": "Who composed the opera about the moon?", "answers": []},
     ]  # fmt: skip
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["--folder", str(folder), "--questions", str(tmp_path / "q.jsonl"), "--data-dir", str(tmp_path / "d")]
+    asked = folder / "questions/q.jsonl"
+    asked.parent.mkdir()
+    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--folder", str(folder), "--questions", str(asked), "--data-dir", str(tmp_path / "d")]
+    arguments += ["--answers", str(tmp_path / "answers.jsonl")]
     assert main([*arguments, "--threads", "1"]) == 0
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert {name for answer in answers for name in answer["sources"]} == {"bicycle.txt"}
     *lines, last = capsys.readouterr().out.strip().splitlines()
     assert re.search(r"^all +2 ", "\n".join(lines), re.MULTILINE)
     rates = json.loads(last)["rates"]["all"]

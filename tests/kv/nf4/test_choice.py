@@ -114,7 +114,9 @@ def a_decoder(model: LanguageModel, nf4: Nf4Products | None) -> FusedDecoder:
     return FusedDecoder(model, cache.layers, build_tables(model, CAPACITY), nf4=nf4)
 
 
-@pytest.mark.parametrize(("name", "launches"), [("small", (2, 4)), ("tiny", (3, 2))])
+@pytest.mark.parametrize(
+    ("name", "launches"), [pytest.param("small", (2, 4), marks=pytest.mark.slow), ("tiny", (3, 2))]
+)
 def test_a_decoder_in_4_bits_has_the_same_logits_by_the_kernel(
     name: str, launches: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

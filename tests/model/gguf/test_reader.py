@@ -65,7 +65,7 @@ def answer(model: LanguageModel, question: str) -> str:
     "kind",
     [pytest.param(kind, id=kind.name, marks=() if kind is Kind.Q4_K else pytest.mark.slow) for kind in LARGEST_ERROR],
 )
-def test_weights_tokens_and_answers_are_those_of_the_safetensors(kind: Kind, tmp_path: Path) -> None:
+def test_weights_and_tokens_are_those_of_the_safetensors(kind: Kind, tmp_path: Path) -> None:
     file = tmp_path / "reader.gguf"
     written = write_reader(file, kind)
     plain = load_model(ModelSettings(device="cpu", name=str(file)), pack=False)
@@ -80,6 +80,14 @@ def test_weights_tokens_and_answers_are_those_of_the_safetensors(kind: Kind, tmp
     model = load_model(ModelSettings(device="cpu", name=str(file)))
     own, other = logits(base, QUESTIONS[0]), logits(model, QUESTIONS[0])
     assert (own - other).norm() / own.norm() < LARGEST_ERROR[kind]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in FEWEST_EQUAL])
+def test_most_answers_are_those_of_the_safetensors(kind: Kind, tmp_path: Path) -> None:
+    file = tmp_path / "reader.gguf"
+    write_reader(file, kind)
+    model = load_model(ModelSettings(device="cpu", name=str(file)))
     answers = [answer(model, question) for question in QUESTIONS]
     equal = sum(one == other for one, other in zip(answers, answers_by_safetensors(), strict=True))
     assert equal >= FEWEST_EQUAL[kind]

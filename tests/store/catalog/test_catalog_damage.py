@@ -7,13 +7,15 @@ import os
 
 import pytest
 
+from tests.loaded_once import loaded_once
 from tests.store.catalog.catalog_damage import WRONG, attack
 
 SEED = int(os.environ.get("DESK_RAG_ATTACK_SEED", "1"))
 
 
 def _check(rounds: int) -> None:
-    counts = attack(SEED, rounds)
+    with loaded_once():
+        counts = attack(SEED, rounds)
     assert not {wrong: counts[wrong] for wrong in WRONG if counts[wrong]}
     assert counts["way back"] == rounds
 

@@ -54,6 +54,7 @@ LOOK_ALIKE = (
     "CACHEDIR.TAG.1.tmp",
     "photos/2025/a.jpg",
 )
+MORE_FOLDERS = (f"kv/{NAMESPACE}", "quarantine", "logs", "run")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,9 @@ def test_files_with_names_like_ours_stay_and_are_named(filled: Path, capsys: pyt
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="a mount namespace needs root")
-@pytest.mark.parametrize("name", ["kv", f"kv/{NAMESPACE}", "quarantine", "vectors", "logs", "run"])
+@pytest.mark.parametrize(
+    "name", ["kv", "vectors", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FOLDERS)]
+)
 def test_a_mount_in_the_data_directory_is_left_alone(filled: Path, foreign: Path, name: str) -> None:
     before = snapshot(foreign)
     command = ["unshare", "-m", sys.executable, "-m", "tests.store.deleting", str(filled), str(foreign), name]

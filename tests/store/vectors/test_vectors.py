@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.store import Store
 from desk_rag.store.vectors import search as vector_search
-from desk_rag.store.vectors.index import ExactIndex, HnswIndex, approximate_search_available
+from desk_rag.store.vectors.index import ExactIndex, HnswIndex, approximate_search_available, saved_labels
 from desk_rag.store.vectors.search import VectorSearch
 from tests.store import made
 from tests.store.faults import FullAt
@@ -272,3 +274,26 @@ def test_other_process_sees_new_vectors_at_its_next_search(root: Path, store: St
         store.put_vectors("e", [made.chunk_id("new")], QUESTION[None])
         assert reader.search_vectors("e", QUESTION, 1)[0].chunk_id == made.chunk_id("new")
     assert isinstance(store._database, Database) and len(corpus.texts) == 50
+
+
+@needs_hnswlib
+def test_a_graph_cut_off_before_its_checksum_stands_beside_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{'a' * 16}.hnsw"
+    index = filled(HnswIndex(DIM), unit(20))
+    assert isinstance(index, HnswIndex)
+    index.save(path)
+    assert saved_labels(path) == {10 * number for number in range(20)}
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    index.remove([0])
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(OwnedDirectory, "write", full)
+        index.save(path)
+    assert path.exists() and not path.with_suffix(".json").exists(), "the new file would have the old labels"
+    assert saved_labels(path) is None and HnswIndex.load(path, DIM) is None
+    index.save(path)
+    assert saved_labels(path) == {10 * number for number in range(1, 20)}

@@ -444,6 +444,7 @@ def run(out: Path, *arguments: object) -> int:
     return main([str(out), *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_the_command_trains_what_the_pointer_then_loads(
     real: list[Passage], tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from desk_rag.tui.management.models import ModelChoice
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.panels.first_run import FirstRunScreen
 from desk_rag.tui.screens.chat import ChatScreen
-from tests.tui.conftest import screen_text, until
+from tests.tui.conftest import screen_text, text_of, until
 from tests.tui.management.conftest import FILES, RULES
 from tests.tui.scripted import ScriptedBackend
 
@@ -69,7 +69,37 @@ async def test_names_are_completed_and_a_wrong_one_is_told(fresh: DeskRagApp, tm
         await until(pilot, lambda: "will read" not in screen_text(fresh))
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(fresh.screen, ChatScreen))
-        assert "No folder yet" in screen_text(fresh)
+        assert "No folder is chosen yet" in screen_text(fresh)
+
+
+async def test_without_a_folder_nothing_is_waited_for_and_enter_chooses_one(fresh: DeskRagApp) -> None:
+    async with fresh.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        assert "f6 Pause" not in screen_text(fresh), "there is nothing to pause"
+        await pilot.press("escape")
+        await until(pilot, lambda: "no folder" in text_of(fresh, "#status"))
+        assert fresh.backend.listen is None, "no model is loaded for nothing"
+        await pilot.press(*"why", "enter")
+        await until(pilot, lambda: "No folder is chosen yet.\nEnter chooses one" in text_of(fresh, ".note"))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(fresh.screen, FirstRunScreen) and "Downloads" in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: "will read" in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: fresh.backend.listen is not None and "watching" in text_of(fresh, "#status"))
+        assert "f6 Pause" in screen_text(fresh)
+
+
+async def test_a_name_that_is_not_complete_is_offered(fresh: DeskRagApp) -> None:
+    async with fresh.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press(*"~/docu")
+        await until(pilot, lambda: "Downloads" not in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: "Tab completes the name: ~/Documents" in screen_text(fresh))
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: "will read" in screen_text(fresh))
+        assert "~/Documents/" in screen_text(fresh)
 
 
 async def test_a_folder_without_a_readable_file_cannot_be_started(fresh: DeskRagApp, tmp_path: Path) -> None:

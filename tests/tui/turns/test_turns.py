@@ -23,6 +23,7 @@ from desk_rag.answering.events import (
     Retrieved,
     Support,
 )
+from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.app import DeskRagApp
@@ -32,7 +33,7 @@ from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
-from tests.tui.scripted import CLOCK, FOLDERS, QUOTE, SOURCES, WATCHING, ScriptedBackend, answer, play
+from tests.tui.scripted import CLOCK, DOCUMENT, FOLDERS, QUOTE, SOURCES, WATCHING, ScriptedBackend, answer, chunk, play
 
 Q = "when does the boiler warranty end?"
 NOT_FOUND = "I could not find that in the documents."
@@ -426,6 +427,20 @@ async def test_the_source_is_read_inside_at_the_quote(running: Run) -> None:
         await until(pilot, lambda: app.clipboard == QUOTE.quote)
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app._chat)
+
+
+async def test_a_quote_far_down_in_a_long_document_is_in_view(running: Run) -> None:
+    long = [
+        chunk(number, f"{number} Paragraph. " + "Words that fill the lines. " * 20, Location())
+        for number in range(1_000, 1_040)
+    ]
+    backend = ScriptedBackend(chunks=[*long, *DOCUMENT, *long])
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        await pilot.press("alt+v")
+        await until(pilot, lambda: "4.2 Term. The warranty period is five years" in screen_text(app))
 
 
 async def test_a_pdf_is_shown_as_text_where_no_program_opens_it(

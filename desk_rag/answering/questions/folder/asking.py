@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
-from desk_rag.answering.questions.folder import about_file, changes, compare, documents, look_alikes
+from desk_rag.answering.questions.folder import (
+    about_file,
+    changes,
+    compare,
+    days,
+    documents,
+    look_alikes,
+    sums_of_rows,
+    written_by,
+)
 
 if TYPE_CHECKING:
     from datetime import date
@@ -21,6 +30,9 @@ _WAYS: tuple[_Answering, ...] = (
     about_file.answer,
     changes.answer,
     documents.answer,
+    sums_of_rows.answer,
+    days.answer,
+    written_by.when,
     look_alikes.by_label,
 )
 

@@ -18,7 +18,7 @@ from desk_rag.answering.questions.folder import wording
 from desk_rag.answering.questions.folder.reading.fields import cells_of
 from desk_rag.answering.questions.folder.reading.kinds import CLAIMS, Kind
 from desk_rag.answering.questions.folder.reading.money import Amount, money_in, sums, written
-from desk_rag.answering.questions.folder.reading.naming import folders_named
+from desk_rag.answering.questions.folder.reading.naming import folders_named, with_capitals
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, all_dates, read
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
 from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select, stems_in
@@ -52,9 +52,13 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             return
     groups = _groups(request)
     reading = yield from _reading(store, [kind for group in groups for kind in group], below)
+    request = request_of(with_capitals(question, reading.parties), today) or request
     readings = [one for group in groups if (one := reading.only(group)).records]
     if not readings or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
         yield from _counted(store, question, request, reading, below, began)
+        return
+    if request.not_understood and request.kind.name in CLAIMS:
+        yield from _said(store, question, wording.not_understood(request), reading, below, began)
         return
     for one in readings:
         selection = select(one.records, request)
@@ -165,6 +169,13 @@ def _nothing(
 ) -> Iterator[AnswerEvent]:
     """Say that no document matches, and which there are."""
     text = wording.none(request, reading, nearly(request.topic, reading.records))
+    yield from _said(store, question, text, reading, under, began)
+
+
+def _said(
+    store: Store, question: str, text: str, reading: Reading, under: Sequence[Path], began: float
+) -> Iterator[AnswerEvent]:
+    """Yield an answer that names no document."""
     read_for_it = (began, reading.passages, reading.files)
     not_read = unread.may_hold_answer(store, under)
     yield from finish(store, question, text, show(store, []), under, read_for_it, found=False, not_read=not_read)

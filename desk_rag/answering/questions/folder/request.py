@@ -14,6 +14,7 @@ from desk_rag.answering.questions.folder.reading.money import Measure, measure_o
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.requirements.correspondence import Correspondents, correspondents
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.titles import without_titles
 
 
 class Task(Enum):
@@ -71,6 +72,8 @@ class Request:
     """The column by which results are grouped: 'year', 'month' or 'party'; '' for none."""
     who: Correspondents
     """Sender and recipient of mails."""
+    not_understood: str
+    """Words of a condition that no rule reads; '' for none."""
 
 
 _ORDERS = {
@@ -82,9 +85,15 @@ _LIMIT = re.compile(
     r"\b(?:(?:that|which)\s+)?(?:(?:is|are|was|were|cost|costs|worth|of|for|with\s+(?:a\s+total\s+of\s+)?)\s*)*"
     r"(?P<order>over|above|more\s+than|exceeding|at\s+least|under|below|less\s+than|at\s+most|up\s+to)\s+"
     r"(?:[€$£¥]|EUR|USD|GBP|CHF)?\s?(?P<number>\d[\d.,]*\d|\d)(?:\s?(?:[€$£¥]|euros?|EUR|USD|GBP|CHF|dollars?|pounds?|francs?|crowns?))?"
-    r"(?!\s*(?:days?|weeks?|months?|years?|pages?)\b)",
+    r"(?![\d.,]*\s*(?:days?|weeks?|months?|years?|pages?)\b)",
     re.I,
 )
+_NOT_UNDERSTOOD = re.compile(
+    r"\b(?:(?:for|since|by)\s+)?(?:(?:more|less|fewer|other|better|worse|[a-z]{3,}er)\s+than|except(?:\s+for)?|without|apart\s+from|unless"
+    r"|but\s+not|not|never|neither|nor|at\s+(?:least|most)|exactly)\b.*",
+    re.I,
+)
+"""Words of a condition that may be left when all that is understood has been taken from a question."""
 _PAID = re.compile(
     r"\b(?:(?:that|which)\s+)?(?:(?:is|are|was|were|have|has|do|did)\s+)?(?:(?:been|still|already|be|I|we|to)\s+)*"
     r"(?:(?P<no>unpaid|not\s+(?:yet\s+)?(?:been\s+)?(?:paid|settled)|outstanding|overdue|open|unsettled|owe|have\s+to\s+pay)"
@@ -138,8 +147,8 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
                            r"(?P<all>(?:all|every|each)\s+(?:of\s+)?)?(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:what|which)\s+(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:all|every)\s+(?P<subject>.+)", re.I)),
-    (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:e-?)?mails?\s+(?:of|from|by|to|between|in|about)\s+"
-                           r".+)", re.I)),
+    (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:(?:e-?)?mails?|invoices|bills|receipts|letters"
+                           r"|offers)\s+(?:of|from|by|to|between|in|about)\s+.+)", re.I)),
 )  # fmt: skip
 _LARGE = re.compile(r"\b(?:amount|total|value|sum)s?\b", re.I)
 _MENTION = re.compile(
@@ -151,11 +160,11 @@ _LINKS = re.compile(
     r"\b(?:are|is|were|was|there|do|does|did|have|has|had|I|we|you|me|my|our|the|a|an|all|any|every|each|these|those|of|from"
     r"|by|between|to|for|with|in|at|on|that|which|who|sent?|sends?|sending|got|get|gets|received?|issued?|write|wrote|written|come|came"
     r"|exist|exists|here|total|totals|amounts?|paid|pay|folder|altogether|together|my|it|its|be|been|year|month|dated"
-    r"|went|go|goes|gone|came|different|so|far|now|currently|made|left|please)\b|['’]s\b",
+    r"|went|go|goes|gone|came|different|so|far|now|currently|makes?|made|creat(?:e|ed)|prepar(?:e|ed)|submit(?:ted)?|left|please)\b|['’]s\b",
     re.I,
 )
 _POSSIBLE = re.compile(
-    r"\b(?:can|could|may|must|should|shall|would|will|allowed|needed|at\s+most|at\s+least\s+once)\b(?!\s+\d)"
+    r"\b(?:can|could|(?<!\bin )may|must|should|shall|would|will|allowed|needed|at\s+most|at\s+least\s+once)\b(?!\s+\d)"
 )
 """Words of a question for what is possible or due, which stands somewhere: 'How many mails can the server send?'"""
 _GROUP = re.compile(
@@ -180,7 +189,7 @@ def request_of(question: str, today: date) -> Request | None:
 
     The form alone does not decide: a caller that finds no such documents goes on as with other questions.
     """
-    plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. ")).strip()
+    plain = without_titles(_POLITE.sub("", " ".join(question.split()).rstrip("?!. "))).strip()
     if _POSSIBLE.search(plain):
         return None
     for task, pattern in _FORMS:
@@ -217,6 +226,9 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
         before, after = rest[: match.start()], rest[match.end() :]
         if task in (Task.LIST, Task.COUNT) and not groups.get("all") and not _opens_with_kind(before):
             return None
+    unread_words = _NOT_UNDERSTOOD.search(after) or _NOT_UNDERSTOOD.search(before)
+    words = unread_words.group().split() if unread_words is not None else []
+    not_understood = " ".join(words).removesuffix(" and")
     role = Role.MENTION if _MENTION.search(f"{before} {after}") else Role.PARTY
     topic = _topic(f"{before} {after}")
     is_between = re.search(r"\bbetween\b", before + after) is not None
@@ -232,8 +244,9 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
         groups = {**groups, "all": "the"}
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
-        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, group, who
-    )
+        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, group, who,
+        not_understood,
+    )  # fmt: skip
 
 
 def _opens_with_kind(before: str) -> bool:
@@ -279,7 +292,8 @@ def _take_limit(text: str) -> tuple[str, Limit | None]:
         return text, None
     order = _ORDERS[" ".join(match["order"].lower().split())]
     rest = f"{text[: match.start()]} {text[match.end() :]}"
-    return " ".join(rest.split()), Limit(match.group().strip(), order, parsed(match["number"]))
+    words = match.group()[match.start("order") - match.start() :].strip()
+    return " ".join(rest.split()), Limit(words, order, parsed(match["number"]))
 
 
 def _take_paid(text: str) -> tuple[str, bool | None]:

@@ -32,9 +32,19 @@ def text(
 
 def none(request: Request, reading: Reading, near: str) -> str:
     """The text where no document matches."""
-    what = f"No {request.kind.name}{_whose(request, by_words=False)}{_when(request)}{_condition(request)} was found"
+    those = f"{_whose(request, by_words=False)}{_when(request)}{_condition(request, verb='is')}"
+    what = f"No {request.kind.name}{those} was found"
     hint = f" Did you mean “{near}”?" if near else ""
     return f"{what} among the {request.kind.plural(len(reading.records))} that were read{_parties(reading)}.{hint}"
+
+
+def not_understood(request: Request) -> str:
+    """The text where a condition of the question could not be read, so that nothing may be chosen by the rest."""
+    kind = request.kind.plural(2).removeprefix("2 ").capitalize()
+    return (
+        f"“{request.not_understood}” was not understood, so nothing was chosen. {kind} are chosen by name,"
+        " date, age, amount and whether they are paid."
+    )
 
 
 def by_date(record: Record) -> tuple[int, int, int]:
@@ -135,8 +145,8 @@ def _when(request: Request) -> str:
     return f" {words}" if not words[0].isdigit() else f" of {words}"
 
 
-def _condition(request: Request) -> str:
-    paid = {True: " that are paid", False: " that are not paid", None: ""}[request.paid]
+def _condition(request: Request, verb: str = "are") -> str:
+    paid = {True: f" that {verb} paid", False: f" that {verb} not paid", None: ""}[request.paid]
     return f"{paid}{f' {request.limit.words}' if request.limit is not None else ''}"
 
 

@@ -98,7 +98,7 @@ def parse_outlook(data: bytes) -> Parsed:
         source = Message.load(io.BytesIO(data))
         headers = source.message_headers
         message = _MailContent(
-            sender=source.sender or "",
+            sender=_people(source.sender or ""),
             recipients=", ".join(recipient.name or recipient.email_address for recipient in source.recipients),
             date=_day(source.sent_date),
             subject=" ".join((source.subject or headers.get("Subject", "")).split()),

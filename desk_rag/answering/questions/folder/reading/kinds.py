@@ -68,11 +68,22 @@ _ABOUT_ANOTHER = re.compile(
     re.I,
 )
 """Words in the name of a file that is about a document of another kind."""
+_ABOUT_A_CLAIM = re.compile(
+    r"\b(?:remind(?:ers?|ing)?|(?:order\s+)?confirmations?|delivery\s+notes?|mahnung(?:en)?|zahlungserinnerung)\b",
+    re.I,
+)
+"""Words in the name or heading of a paper about an invoice or an order, which may repeat its number."""
 _NUMBER = r"(?P<number>(?=[\w./-]*\d)[A-Za-z0-9][\w./-]*[A-Za-z0-9]|\d)"
 _YEAR = re.compile(r"(?:19|20)\d\d")
 CLAIMS = frozenset({"invoice", "bill", "receipt"})
 """Kinds whose documents say what is to be paid or was paid."""
 _ALIKE = {"invoice": "bill", "bill": "invoice"}
+_AMOUNT_LINE = re.compile(
+    r"^\W*(?:[\w ]{0,20}\b)?(?:total|amount|sum|due|betrag|summe)\b[^.?!\n]{0,30}?\d[\d.,]*\W*(?:\w{3,6})?$",
+    re.I | re.M,
+)
+"""A line of an invoice that is written as a letter: 'Amount due: 936.00 pounds'."""
+_MOST_HEADINGS, _LONGEST_HEADING = 4, 8
 _SALUTATION = re.compile(r"^(?:Dear|Sehr\s+geehrte|Hello|Hi)\b[^\n]{0,60}[,!]?\s*$", re.M)
 
 
@@ -135,6 +146,9 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     if is_ledger(passages) and len(numbers) != 1:
         return False
     head = text.lstrip().partition("\n")[0]
+    name = re.sub(r"[_-]+", " ", row.path.stem)
+    if kind.name in CLAIMS and any(_ABOUT_A_CLAIM.search(words) for words in (name, row.title, *_headings(text))):
+        return False
     if kind.name == "letter" and _SALUTATION.search(text) and format_of_name(row.path.name) not in _FORMATS["mail"]:
         return True
     if numbers:
@@ -142,11 +156,17 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     if format_of_name(row.path.name) in _FORMATS["mail"]:
         return False
     if any(pattern.fullmatch(part.replace("_", " ")) for part in _folders(row.path, bases)):
-        return True
-    name = re.sub(r"[_-]+", " ", row.path.stem)
+        return kind.name not in CLAIMS or not _SALUTATION.search(text) or bool(_AMOUNT_LINE.search(text))
     if _ABOUT_ANOTHER.search(pattern.sub(" ", name)) or _SALUTATION.search(text):
         return False
     return bool(pattern.search(name) or pattern.match(row.title or head))
+
+
+def _headings(text: str) -> list[str]:
+    """The short lines above the greeting of a letter, or at the beginning of another text."""
+    lines = [line for line in text.split("\n") if line.strip()][:_MOST_HEADINGS]
+    greeting = next((place for place, line in enumerate(lines) if _SALUTATION.match(line)), len(lines))
+    return [line for line in lines[:greeting] if len(line.split()) <= _LONGEST_HEADING]
 
 
 def _beginnings(kind: Kind) -> tuple[str, ...]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.sanitize import clean_name
+from desk_rag.store.catalog.words import STOP_WORDS
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -26,6 +28,8 @@ _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,5}$")
 _NEAR = 0.75
 """Least similarity of a name that is suggested for another."""
 _MOST_SUGGESTED = 3
+_LONGEST_NAME = 5
+"""Words of a line that may be the name of a party."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,14 @@ def folders_named(store: Store, name: str, under: Sequence[Path]) -> list[Path]:
     named = [path for path in every if [part.casefold() for part in path.parts[-len(wanted) :]] == wanted]
     inside = [path for path in named if not under or any(path.is_relative_to(base) for base in under)]
     return sorted(path for path in inside if not any(other != path and path.is_relative_to(other) for other in inside))
+
+
+def with_capitals(question: str, names: Iterable[str]) -> str:
+    """The question with words in lower case that are parts of known names written as these are: 'ana ruiz'."""
+    known = {word.casefold(): word for name in names if len(name.split()) <= _LONGEST_NAME for word in name.split()
+             if re.fullmatch(r"[^\W\d_]{3,}", word) and word[0].isupper()}  # fmt: skip
+    known = {word: name for word, name in known.items() if not is_time(word) and word not in STOP_WORDS}
+    return re.sub(r"(?<![\w.@/-])[^\W\d_]{3,}(?![\w@/-])", lambda match: known.get(match[0], match[0]), question)
 
 
 def is_inside(path: Path, folder: str, bases: Sequence[Path]) -> bool:

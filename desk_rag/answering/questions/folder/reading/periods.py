@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
 from desk_rag.answering.requirements.dates import Date, dates
@@ -39,6 +39,15 @@ _QUARTER = re.compile(
     rf"\s+(?:of\s+)?(?P<year>{_YEAR})\b",
     re.I,
 )
+_AGE = re.compile(
+    r"\b(?:(?:that|which)\s+)?(?:(?:is|are|was|were)\s+)?(?:"
+    r"(?P<than>(?P<side>more|less|fewer|older|newer|younger)\s+than|over|under|at\s+least)\s+"
+    r"(?P<count>\d{1,4}|an?|one|two|three|four|five|six)\s+(?P<unit>day|week|month|year)s?(?P<old>\s+(?:old|ago))?)\b",
+    re.I,
+)
+_MOST_AGE = 1500
+"""Years, months, weeks or days of an age."""
+_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
 _UNITS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 
@@ -72,6 +81,8 @@ class Period:
     words: str
     """The words of the question."""
     spans: tuple[Span, ...]
+    also: Period | None = None
+    """Another period that must hold too: 'of 2024 and more than 30 days old'."""
 
     @property
     def is_relative(self) -> bool:
@@ -83,11 +94,44 @@ class Period:
         if day is None:
             return None
         answers = {span.holds(day) for span in self.spans}
-        return True if True in answers else None if None in answers else False
+        holds = True if True in answers else None if None in answers else False
+        if self.also is None or holds is False:
+            return holds
+        others = self.also.holds(day)
+        return others if holds or others is False else None
 
 
 def take_period(text: str, today: date) -> tuple[str, Period | None]:
     """A question's text without its period, and the period."""
+    text, age = _take_age(text, today)
+    text, period = _take_span(text, today)
+    if age is None or period is None:
+        return text, age or period
+    return text, replace(period, words=f"{period.words} {age.words}", also=age)
+
+
+def _take_age(text: str, today: date) -> tuple[str, Period | None]:
+    """A text without an age such as 'more than 30 days old', and the days that have it."""
+    for match in _AGE.finditer(text):
+        side = (match["side"] or match["than"].split()[0]).lower()
+        if side not in ("older", "newer", "younger") and not match["old"]:
+            continue
+        count, unit = _COUNTS.get(match["count"].lower()) or int(match["count"]), match["unit"].lower()
+        if count > _MOST_AGE:
+            continue
+        day = later(today, -count, unit)
+        is_young, is_from = side in ("less", "fewer", "newer", "younger", "under"), side == "at"
+        bound = (day.year, day.month, day.day)
+        last = (9999, 12, 31)
+        span = Span(_next(bound), last) if is_young else Span((1, 1, 1), bound if is_from else _previous(bound))
+        words = match.group()[match.start("than") - match.start() :]
+        which = "after" if is_young else "until" if is_from else "before"
+        return _without(text, match), Period(f"{words} ({which} {written(Date(*bound))})", (span,))
+    return text, None
+
+
+def _take_span(text: str, today: date) -> tuple[str, Period | None]:
+    """A text without its span of time, and the span."""
     for pattern, spans_of in ((_RELATIVE, _relative), (_QUARTER, _quarter), (_BETWEEN, _between), (_SIDE, _side)):
         for match in pattern.finditer(text):
             if spans := spans_of(match, today):
@@ -102,10 +146,12 @@ def take_period(text: str, today: date) -> tuple[str, Period | None]:
 
 
 def _is_date(match: re.Match[str], text: str) -> bool:
-    """True unless a word such as 'may' or a bare 'march' is no month: months have a capital or a preposition."""
+    """True unless a word such as 'may' or a bare 'march' is no month: months have a capital or stand behind 'in'."""
     one = match["one"]
     if re.fullmatch(_MONTH, one, re.I):
-        return one[0].isupper() and (match.group().strip() != one or match.start() > 0)
+        if not one[0].isupper():
+            return bool(re.match(rf"(?:in|during|since)\s+(?:{'|'.join(_MONTHS)})$", match.group().strip(), re.I))
+        return match.group().strip() != one or match.start() > 0
     return bool(re.search(r"\d", one))
 
 
@@ -200,6 +246,15 @@ def _quarter(match: re.Match[str], today: date) -> tuple[Span, ...]:
     number = int(match["number"] or _ORDINALS[match["word"].lower()])
     first, last = _unit("quarter", date(int(match["year"]), 3 * number, 1))
     return (_days(first, last),)
+
+
+def later(day: date, count: int, unit: str) -> date:
+    """The day that is so many days, weeks, months or years later; the last of its month if there is no such day."""
+    if unit in ("day", "week"):
+        return day + timedelta(days=count * (7 if unit == "week" else 1))
+    month = day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1)
+    year, month = divmod(month, 12)
+    return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
 
 
 def _days(first: date, last: date) -> Span:

@@ -172,6 +172,12 @@ class Reading:
     passages: int
     files: int
 
+    @property
+    def parties(self) -> list[str]:
+        """The names of senders, recipients and parties, each once."""
+        names = [name for record in self.records for name in (record.party, *record.recipients.split("\n"))]
+        return list(dict.fromkeys(filter(None, map(str.strip, names))))
+
     def only(self, kinds: Sequence[Kind]) -> Reading:
         """The documents of some of the kinds."""
         names = {kind.name for kind in kinds}

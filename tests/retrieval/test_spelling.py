@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.requirements.spelling import spelled_as_documents
 from desk_rag.config import StoreSettings
+from desk_rag.retrieval.spelling import spelled_as_documents
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -70,5 +70,5 @@ def test_a_name_in_the_question_is_told_from_a_word(corpus: Store) -> None:
 
 
 def test_the_store_gives_whole_words_although_its_index_holds_stems(corpus: Store) -> None:
-    assert corpus.spellings("kingfishr") == ["kingfisher"]
-    assert corpus.spellings("xylophones") == []
+    typed = ("kingfishr", "xylophones", "turbine", "rooms", "turbne")
+    assert corpus.spellings(typed, "turbne".__eq__) == {"kingfishr": ["kingfisher"]}

@@ -46,32 +46,31 @@ class Spelled:
 
 def spelled_as_documents(store: Store, question: str) -> Spelled | None:
     """The question with its misspelled words corrected; None if there are none."""
+    words = list(_WORD.finditer(question))
+    near = store.spellings([match.group() for match in words], _is_known) if words else {}
     replaced: list[tuple[str, str]] = []
     text = question
-    for match in reversed(list(_WORD.finditer(question))):
+    for match in [match for match in words if match.group() in near][:_MOST_CORRECTED][::-1]:
         word = match.group()
-        if len(replaced) == _MOST_CORRECTED or store.search_words(word, 1) or _is_known(word.casefold()):
-            continue
-        near = _near(store, word, first=match.start() == 0)
-        if near:
-            text = f"{text[: match.start()]}{near}{text[match.end() :]}"
-            replaced.append((word, near))
+        spelled = _fitting(word, near[word], first=match.start() == 0)
+        if spelled:
+            text = f"{text[: match.start()]}{spelled}{text[match.end() :]}"
+            replaced.append((word, spelled))
     return Spelled(text, tuple(reversed(replaced))) if replaced else None
 
 
-def _is_known(word: str) -> bool:
-    """True for an English word, with or without an ending."""
-    forms = (word.removesuffix(ending) for ending in _ENDINGS)
-    return word in STOP_WORDS or any(form in _known_words() or f"{form}e" in _known_words() for form in forms)
-
-
-def _near(store: Store, word: str, *, first: bool) -> str:
+def _fitting(word: str, near: Sequence[str], *, first: bool) -> str:
     """The spelling of the documents; a word in small letters is no name, and a name is no other word."""
     is_name = word[0].isupper() and not first
-    fitting: Sequence[str] = [one for one in store.spellings(word) if not is_name or one[0].isupper()]
-    if not fitting:
-        return ""
-    return fitting[0] if word[0].isupper() else fitting[0].lower()
+    fitting = [one for one in near if not is_name or one[0].isupper()]
+    return "" if not fitting else fitting[0] if word[0].isupper() else fitting[0].lower()
+
+
+def _is_known(typed: str) -> bool:
+    """True for an English word, with or without an ending."""
+    word = typed.casefold()
+    forms = (word.removesuffix(ending) for ending in _ENDINGS)
+    return word in STOP_WORDS or any(form in _known_words() or f"{form}e" in _known_words() for form in forms)
 
 
 @cache

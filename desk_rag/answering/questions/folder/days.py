@@ -1,0 +1,176 @@
+"""Answer questions by comparing days: the last, first or next time of something, and what a calendar has on a day."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.reading.events import Event, day_of, events
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.questions.folder.reading.records import all_dates
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.titles import without_titles
+from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.documents.sentences import quotable
+from desk_rag.store.catalog.words import name_words
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import Passage
+
+_ORDER = r"(?P<order>last|latest|most\s+recent|first|earliest|next)"
+_WHEN = r"^(?:when|(?:on\s+)?(?:which|what)\s+(?:day|date))\s+"
+_TIMES = (
+    re.compile(rf"{_WHEN}(?P<verb>is|was|will)\s+(?:the|our|my)\s+{_ORDER}\s+(?P<subject>.+)", re.I),
+    re.compile(
+        rf"{_WHEN}(?P<verb>is|was|does|did|do|will)\s+(?:(?:the|our|my)\s+)?(?P<subject>.+?)\s+(?:for\s+)?the\s+{_ORDER}\s+time$",
+        re.I,
+    ),
+)
+_ON_DAY = re.compile(
+    r"^(?:what|which)\b.*\b(?:(?:have|got)\s+to\s+do|(?:must|should|shall|will|can)\s+(?:I|we)\s+do|(?:am|are)\s+(?:I|we)\s+doing"
+    r"|appointments?|events?|(?:is|are)\s+(?:planned|scheduled|on|due|happening|in\s+(?:the|my|our)\s+(?:calendar|diary))"
+    r"|do\s+(?:I|we)\s+have\b|takes?\s+place|happens?)",
+    re.I,
+)
+_LIGHT = content_stems(
+    "take takes taking place happen happens happened held hold be been meet meets start starts begin begins come comes"
+    " have has do done doing must should will can appointment appointments event events planned scheduled due calendar"
+    " diary list show day date time on in at there got get"
+)
+_LATER = re.compile(r"\b(?:next|due|until|till|planned|cancelled|canceled|postponed|expires?|valid)\b", re.I)
+"""Words of a line whose date is not that of what took place."""
+_MOST_NAMED, _MOST_LINES = 6, 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    day: date
+    row: Row
+    event: Event | None = None
+
+
+def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+    """Yield the answer with the lines that have the days; nothing if the question is no such one or none matches."""
+    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
+    match = next((match for pattern in _TIMES if (match := pattern.match(plain))), None)
+    if match is not None:
+        yield from _time_of(store, question, match, under, today)
+    elif _ON_DAY.match(plain):
+        rest, period = take_period(plain, today)
+        if period is not None:
+            yield from _on_day(store, question, rest, period, under)
+
+
+def _time_of(
+    store: Store, question: str, match: re.Match[str], under: Sequence[Path], today: date
+) -> Iterator[AnswerEvent]:
+    """The last, first or next of all days at which something is said to be."""
+    began = time.perf_counter()
+    names = content_stems(" ".join(re.findall(r"[A-Z][\w'’&-]*|\S*\d\S*", match["subject"])))
+    others = content_stems(match["subject"]) - names - _LIGHT
+    if not others:
+        return
+    passages, files = _passages(store, under)
+    times = [one for passage in passages for one in _times(passage, names, others)]
+    order = " ".join(match["order"].lower().split())
+    if order not in ("first", "earliest", "next") and match["verb"].lower() in ("was", "did"):
+        times = [one for one in times if one.day <= today] or times
+    days = sorted({one.day for one in times})
+    if order == "next" and days and days[-1] <= today:
+        text = f"No day after {_written(today)} was found; the last one is {_written(days[-1])}."
+        shown = show(store, [one.row for one in times if one.day == days[-1]])
+        yield from finish(store, question, text, shown, under, (began, len(passages), files), support=0.0)
+        return
+    if order == "next":
+        times = [one for one in times if one.day > today]
+        days = [day for day in days if day > today]
+    if not days or (len(days) < 2 and order != "next"):
+        return
+    chosen = days[-1] if order in ("last", "latest", "most recent") else days[0]
+    rows = [one for one in times if one.day == chosen]
+    event = next((one.event for one in rows if one.event is not None and one.event.repeats), None)
+    if event is not None and chosen == days[-1] and order != "next" and event.is_endless:
+        return
+    if event is not None and len(event.days) == len(days):
+        first = event.at(event.days[0])
+        text = f"{event.at(chosen)} (computed: the {order} of {len(days):,}, {event.repeats} from {first})"
+    else:
+        others_named = [_written(day) for day in days if day != chosen]
+        named = ", ".join(others_named[:_MOST_NAMED])
+        more = f" and {len(others_named) - _MOST_NAMED:,} more" if len(others_named) > _MOST_NAMED else ""
+        text = f"{_written(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
+        text = text if others_named else _written(chosen)
+    shown = show(store, list({row.row.text: row.row for row in rows}.values()))
+    yield from finish(store, question, text, shown, under, (began, len(passages), files))
+
+
+def _on_day(store: Store, question: str, rest: str, period: Period, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    """What the calendars have in a period."""
+    began = time.perf_counter()
+    wanted = content_stems(rest) - _LIGHT
+    passages, files = _passages(store, under, only=Format.CALENDAR)
+    times = [
+        _Time(day, Row(event.passage, event.line), event)
+        for event in events_of(passages)
+        if wanted <= content_stems(event.line)
+        for day in event.days
+        if period.holds(Date(day.year, day.month, day.day))
+    ]
+    if not times:
+        return
+    times.sort(key=lambda one: (one.day, one.event.when[-5:] if one.event else ""))
+    lines = [f"{one.event.at(one.day)}: {one.event.name}" for one in times[:_MOST_LINES] if one.event is not None]
+    if len(times) > _MOST_LINES:
+        lines.append(f"and {len(times) - _MOST_LINES:,} more")
+    shown = show(store, list({one.row.text: one.row for one in times}.values()))
+    yield from finish(store, question, "\n".join(lines), shown, under, (began, len(passages), files))
+
+
+def events_of(passages: Sequence[Passage]) -> Iterator[Event]:
+    """The entries of all calendars among some passages."""
+    for passage in passages:
+        yield from events([passage])
+
+
+def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -> tuple[list[Passage], int]:
+    documents = {row.path: row for row in indexed(store, under)
+                 if only is None or format_of_name(row.path.name) is only}  # fmt: skip
+    return [passage for path in documents for passage in store.passages_of(path)], len(documents)
+
+
+def _times(passage: Passage, names: set[str], others: set[str]) -> Iterator[_Time]:
+    """The days of the lines of a passage that hold, with its heading and the name of its file, all that is asked."""
+    around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
+    entries = list(events([passage]))
+    for event in entries:
+        if names | others <= content_stems(event.line):
+            yield from (_Time(day, Row(passage, event.line), event) for day in event.days)
+    if entries:
+        return
+    for unit in quotable(passage.chunk.text):
+        stems = content_stems(unit)
+        if (
+            not names | others <= stems | around
+            or not others & stems
+            or unit.startswith("From: ")
+            or _LATER.search(unit)
+        ):
+            continue
+        day = day_of(all_dates(unit))
+        if day is not None:
+            yield _Time(day, Row(passage, unit))
+
+
+def _written(day: date) -> str:
+    return f"{day.day} {day:%B %Y}"

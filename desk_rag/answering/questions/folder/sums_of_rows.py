@@ -1,0 +1,181 @@
+"""Add up one column of tables over the rows that a question names: 'How many hours did Ana work in 2024?'"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.questions.folder.reading.records import all_dates
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.titles import without_titles
+from desk_rag.sanitize import clean_name
+from desk_rag.store.catalog.words import name_words
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import Passage
+
+_MANY = re.compile(r"^how\s+(?:many|much)\s+(?P<unit>[^\W\d_]+)\s+(?:did|have|has|had|were|was)\s+(?P<rest>.+)", re.I)
+_TOTAL = re.compile(
+    r"^(?:what\s+(?:is|was|are|were)\s+)?(?:the\s+)?(?:total|sum)\s+(?:number\s+)?(?:of\s+)?(?:(?:all|my|the|our)\s+)*"
+    r"(?P<unit>[^\W\d_]+)(?P<rest>(?:\s+.+)?)$",
+    re.I,
+)
+_ALL = re.compile(r",?\s*\b(?:in\s+total|in\s+all|altogether|overall|so\s+far)\b", re.I)
+_RATE = re.compile(r"\b(?:per|each|rate|price|cost|fee|limit|number|no)\b|/", re.I)
+"""Headers of columns with a rate or a price of the unit: 'Per hour'."""
+_OF_TOTAL = re.compile(r"^(?:sub|grand\s+)?(?:totals?|sums?|gesamt|summe)\b", re.I)
+_OF_PERSON = re.compile(r"^(?:who|name|person|people|by|employee|worker|staff)$", re.I)
+_UNITS = (
+    {"km", "kms", "kilometre", "kilometres", "kilometer", "kilometers"}, {"l", "litre", "litres", "liter", "liters"},
+    {"h", "hr", "hrs", "hour", "hours"}, {"kg", "kilo", "kilos", "kilogram", "kilograms"},
+    {"min", "mins", "minute", "minutes"}, {"kwh"}, {"mile", "miles", "mi"},
+)  # fmt: skip
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The number of a row in a column of the unit."""
+
+    row: Row
+    column: str
+    number: Decimal | None
+    words: frozenset[str]
+    """Stems of the row and of its heading."""
+    around: frozenset[str]
+    """Stems of the title and of the name of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    unit: str
+    names: frozenset[str]
+    others: frozenset[str]
+    period: Period | None
+    words: str
+    of_owner: bool
+    """True if the question is one for what 'I' or 'we' did."""
+
+
+def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+    """Yield the sum and every row of it; nothing if no table has such a column, or no row is of what is asked."""
+    asked = _asked(question, today)
+    if asked is None:
+        return
+    began, files, passages = time.perf_counter(), set[Path](), 0
+    cells: list[_Cell] = []
+    for document in {row.path: row for row in indexed(store, under)}.values():
+        files.add(document.path)
+        for passage in store.passages_of(document.path):
+            passages += 1
+            cells += _cells(passage, asked.unit)
+    known = {stem for cell in cells for stem in cell.words | cell.around}
+    unknown = asked.others - known
+    if not cells or len(unknown) > 1 or not asked.names <= known:
+        return
+    wanted = asked.names | (asked.others - unknown)
+    named = [cell for cell in cells if wanted <= cell.words]
+    named = named or [cell for cell in cells if wanted <= cell.words | cell.around]
+    counted = [cell for cell in named if cell.number is not None]
+    timed = [cell for cell in counted if asked.period is None or _holds(asked.period, cell)]
+    people = {value for cell in timed for key, value in amounts.fields_of(cell.row.text).items()
+              if _OF_PERSON.match(key)}  # fmt: skip
+    if not counted or (asked.of_owner and len(people) > 1):
+        return
+    column, _ = Counter(cell.column.casefold() for cell in timed or counted).most_common(1)[0]
+    added = [cell for cell in timed if cell.column.casefold() == column]
+    shown = show(store, [cell.row for cell in added[:_MOST]])
+    text = "\n".join([_result(asked, added, counted), *_notes(asked, added, named)])
+    yield from finish(store, question, text, shown, under, (began, passages, len(files)), found=bool(added))
+
+
+def _asked(question: str, today: date) -> _Asked | None:
+    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
+    match = _MANY.match(plain) or _TOTAL.match(plain)
+    if match is None:
+        return None
+    rest, period = take_period(_ALL.sub("", match["rest"]), today)
+    names = [
+        word for word in re.findall(r"[\w'’&-]+", rest) if (word[0].isupper() or word[0].isdigit()) and word != "I"
+    ]
+    of_owner = re.match(r"\s*(?:I|we)\b", rest, re.I) is not None
+    if not (names or period or of_owner or _ALL.search(match["rest"]) or match.re is _TOTAL):
+        return None  # 'How many hours did the meeting last?' is one fact
+    of_names = content_stems(" ".join(names))
+    others = content_stems(rest) - of_names - _LIGHT
+    return _Asked(match["unit"].lower(), frozenset(of_names), frozenset(others), period, " ".join(names), of_owner)
+
+
+def _cells(passage: Passage, unit: str) -> Iterator[_Cell]:
+    """The cells of a passage's rows whose column has the unit or its name; a rate of the unit has no number to add."""
+    around = frozenset(content_stems(f"{name_words(passage.path)} {passage.title}"))
+    for line in passage.chunk.text.split("\n"):
+        fields = amounts.fields_of(line)
+        if len(fields) < 2 or any(_OF_TOTAL.match(value) for value in fields.values()):
+            continue
+        words = frozenset(content_stems(f"{line} {passage.chunk.location.heading}"))
+        for column, value in fields.items():
+            number = amounts.number_of(value)
+            if number is None or not (_is_of(unit, column) or _is_of(unit, re.sub(r"^\S*\d\S*\s*", "", value))):
+                continue
+            yield _Cell(Row(passage, line.strip()), column, None if _RATE.search(column) else number, words, around)
+
+
+def _is_of(unit: str, text: str) -> bool:
+    """True if a header or the words behind a number name the unit."""
+    alike = next((group for group in _UNITS if unit in group), {unit})
+    return bool(content_stems(unit) & content_stems(text)) or any(
+        word.lower() in alike for word in re.findall(r"[^\W\d_]+", text)
+    )
+
+
+def _holds(period: Period, cell: _Cell) -> bool:
+    """True if a date of the row lies in the period; without one, the year of its heading or of its file."""
+    days = [day for day in all_dates(cell.row.text) if day.year]
+    if not days:
+        labels = f"{cell.row.passage.chunk.location.heading} {cell.row.passage.path.stem}"
+        days = [Date(int(year), 0, 0) for year in _YEAR.findall(labels)]
+    return any(period.holds(day) for day in days)
+
+
+def _result(asked: _Asked, added: Sequence[_Cell], counted: Sequence[_Cell]) -> str:
+    those = f"{f' with “{asked.words}”' if asked.words else ''}{f' {asked.period.words}' if asked.period else ''}"
+    if not added:
+        others = plural(len(counted), "row")
+        verb = "is" if len(counted) == 1 else "are"
+        return f"No row{those} has a number of {asked.unit}; {others} of other times {verb} there."
+    files = ", ".join(dict.fromkeys(clean_name(cell.row.passage.path.name) for cell in added))
+    rows = plural(len(added), "row")
+    more = f" (the first {_MOST} are shown)" if len(added) > _MOST else ""
+    total = amounts.written([cell.number for cell in added if cell.number is not None])
+    unit = f" {asked.unit}" if any(asked.unit in group for group in _UNITS) else ""
+    return f"{total}{unit} (computed: the sum of the column “{added[0].column}” in {rows} of {files}{those}{more})"
+
+
+def _notes(asked: _Asked, added: Sequence[_Cell], named: Sequence[_Cell]) -> Iterator[str]:
+    """Say which columns were left out."""
+    chosen = {cell.column.casefold() for cell in added}
+    left_out = Counter(
+        (cell.column, cell.row.passage.path.name) for cell in named if added and cell.column.casefold() not in chosen
+    )
+    if left_out:
+        columns = "; ".join(f"“{column}” in {clean_name(name)} ({plural(count, 'row')})"
+                            for (column, name), count in left_out.items())  # fmt: skip
+        yield f"Left out, because it is another column: {columns}."

@@ -1,0 +1,63 @@
+"""What speaks against a sentence as the answer to a question, whatever models think of it.
+
+'Keys are stored before the rotary position is applied' says nothing new to somebody who asks why they are. A statement
+of a program seldom answers a question in plain words, and a sentence without any time none that begins with 'when'.
+"""
+
+from __future__ import annotations
+
+import re
+
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.stems import content_stems
+
+_ASKS_WHETHER = re.compile(
+    r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
+)
+_NAMES_CODE = re.compile(
+    r"\w_\w|[a-z][A-Z]|\w\.\w|\w\(|::|`"
+    r"|\b(?:functions?|methods?|class(?:es)?|modules?|constants?|variables?|tests?|code|source|implement\w*|defined)\b"
+)
+_CODE_LINE = re.compile(
+    r"^from\s+[\w.]+\s+import\b|^(?:(?:async\s+)?def|class|import|return|yield|raise|assert|elif|else|try|except|with|for|if"
+    r"|func|fn|pub|static|const|let|var|void|public|private)\b.*[:;({,]$|^@\w|^(?:return|import|raise|assert)\s\S+$"
+    r"|^[\w.]+(?:,\s*[\w.]+)*\s*=\s*[\w.]+[(\[]|->\s*[\w\[\], |]+:?$|\(self\b"
+)
+_ASKS_MEANING = re.compile(r"^what(?:['’]s|\s+is)\s+an?\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\W*$", re.I)
+_MEANS = r"(?:\s+\([^)]*\))?,?\s+(?:(?:is|are)\s+(?:an?|the|one|any)|means|stands\s+for|denotes)\b|\s*[:=|–—]\s|;\s"
+_OTHER_KIND, _NOTHING_NEW, _CODE = 2.5, 5.0, 3.0
+"""Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
+
+
+class Objections:
+    """What speaks against sentences as answers to one question."""
+
+    def __init__(self, question: str) -> None:
+        self._kind = kind_asked(question)
+        self._plain = not names_code(question)
+        asks_whether = _ASKS_WHETHER.match(question.strip()) is not None
+        self._known = set[str]() if asks_whether else content_stems(question)
+        meaning = _ASKS_MEANING.match(question.strip())
+        # 'A chunk is …', 'word: chunk; means: …'
+        thing = re.escape(meaning["thing"]) if meaning is not None else ""
+        self._says_meaning = (
+            re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I) if thing else None
+        )
+
+    def penalty(self, sentence: str) -> float:
+        """The log-odds that a sentence loses."""
+        lost = 0.0
+        if self._kind is not None and not is_of_kind(self._kind, sentence):
+            lost += _OTHER_KIND
+        if self._says_meaning is not None and not self._says_meaning.search(sentence):
+            lost += _OTHER_KIND
+        if self._known and content_stems(sentence) <= self._known:
+            lost += _NOTHING_NEW
+        if self._plain and _CODE_LINE.search(sentence.strip()):
+            lost += _CODE
+        return lost
+
+
+def names_code(question: str) -> bool:
+    """True if a question speaks of functions or constants, or holds a name as programs have them."""
+    return _NAMES_CODE.search(question) is not None

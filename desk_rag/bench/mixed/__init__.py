@@ -1,0 +1,1 @@
+"""Loading, prefilling and both at once, at several context lengths."""

@@ -1,0 +1,40 @@
+"""What speaks against a sentence: nothing new, a statement of a program, nothing of the kind asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.answering.requirements.objections import Objections, names_code
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "objected"),
+    [
+        ("Why are keys stored before the rotary position?", "Keys are stored before the rotary position.", True),
+        ("Why are keys stored before the rotary position?", "So a chunk can stand at any place.", False),
+        ("What are the shutters?", "Shutters", True),  # a heading
+        ("Are the keys stored?", "The keys are stored.", False),  # it says yes
+        ("How do I remove a folder?", "def remove_folder(store: Store, path: Path) -> None:", True),
+        ("How do I remove a folder?", "from desk_rag.store import remove_folder", True),
+        ("How do I remove a folder?", "folder = store.remove(path)", True),
+        ("Which function removes a folder?", "def remove_folder(store: Store, path: Path) -> None:", False),
+        ("How do I remove a folder?", "If you want to remove one, run purge.", False),
+        ("How many seats has a bench?", "BENCH_SEATS = 7", False),
+        ("What is a chunk?", "A chunk row lives as long as a document holds it.", True),
+        ("What is a chunk?", "Chunks are findable by words at once.", True),
+        ("What is a chunk?", "A *chunk* is a passage of a document.", False),
+        ("What is a chunk?", "word: chunk; means: a run of a document's text", False),
+        ("What is a stitched context?", "Chunks in a stitched context do not see each other.", True),
+        ("What is the rent?", "We pay 900 euros for the flat.", False),
+        ("When does the market open?", "The market opens on the chapel meadow.", True),
+        ("When does the market open?", "It opens on the chapel meadow at nine.", False),
+    ],
+)
+def test_objections(question: str, sentence: str, objected: bool) -> None:
+    assert (Objections(question).penalty(sentence) > 0) is objected
+
+
+def test_a_question_that_names_code_is_told_from_one_in_plain_words() -> None:
+    assert names_code("What does put_chunk do?")
+    assert names_code("Which module turns chunks into int8?")
+    assert not names_code("How do I remove a folder?")

@@ -1,0 +1,77 @@
+"""Outlook messages (.msg) written by hand: a compound file (MS-CFB) with the properties of a message (MS-OXMSG)."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+
+_SECTOR, _MINI = 512, 64
+_FREE, _END, _FAT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
+_STORAGE, _STREAM, _ROOT = 1, 2, 5
+_STRING, _TIME, _INTEGER = 0x001F, 0x0040, 0x0003
+
+
+def outlook_message(subject: str, body: str, *, sender: tuple[str, str], to: tuple[str, str], sent: datetime) -> bytes:
+    """Return a message as Outlook saves it; `sender` and `to` are a name and an address."""
+    root = {0x0037: subject, 0x1000: body, 0x0C1A: sender[0], 0x0C1F: sender[1], 0x001A: "IPM.Note"}
+    return _compound_file({
+        **_properties("", root, bytes(8) + struct.pack("<4I", 1, 0, 1, 0) + bytes(8), sent),
+        **_properties("__recip_version1.0_#00000000/", {0x3001: to[0], 0x3003: to[1]}, bytes(8), None),
+    })  # fmt: skip
+
+
+def _properties(place: str, strings: dict[int, str], header: bytes, sent: datetime | None) -> dict[str, bytes]:
+    """Return the streams of an object's properties."""
+    table, streams = header, dict[str, bytes]()
+    for number, text in strings.items():
+        value = text.encode("utf-16-le")
+        table += struct.pack("<HHIII", _STRING, number, 6, len(value) + 2, 0)
+        streams[f"{place}__substg1.0_{number:04X}{_STRING:04X}"] = value
+    table += struct.pack("<HHIII", _INTEGER, 0x340D, 6, 0x40000, 0)  # strings are Unicode
+    if sent is not None:
+        ticks = int((sent - datetime(1601, 1, 1, tzinfo=UTC)).total_seconds()) * 10_000_000
+        table += struct.pack("<HHIQ", _TIME, 0x0039, 6, ticks)
+    return {f"{place}__properties_version1.0": table, **streams}
+
+
+def _compound_file(streams: dict[str, bytes]) -> bytes:
+    """Return a compound file of streams below 4,096 bytes, which all lie in the stream of small sectors."""
+    names = ["", *sorted({path.rpartition("/")[0] for path in streams} - {""}), *streams]
+    small, chain, starts = b"", list[int](), dict[str, int]()
+    for path, content in streams.items():
+        starts[path] = len(chain)
+        count = -(-len(content) // _MINI)
+        chain += [*range(len(chain) + 1, len(chain) + count), _END]
+        small += content.ljust(count * _MINI, b"\0")
+    directory = b"".join(_entry(names, path, starts, streams, len(small)) for path in names)
+    parts = [directory.ljust(-(-len(directory) // _SECTOR) * _SECTOR, b"\0")]
+    parts += [part.ljust(-(-len(part) // _SECTOR) * _SECTOR, filler) for part, filler in (
+        (struct.pack(f"<{len(chain)}I", *chain), b"\xff"), (small, b"\0"))]  # fmt: skip
+    table, first = [_FAT], list[int]()
+    for part in parts:
+        first.append(len(table))
+        table += [*range(len(table) + 1, len(table) + len(part) // _SECTOR), _END]
+    # The root's first sector is that of the small stream, which is known only now.
+    parts[0] = parts[0][:116] + struct.pack("<I", first[2]) + parts[0][120:]
+    header = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(16) + struct.pack("<5H6x", 0x3E, 3, 0xFFFE, 9, 6)
+    header += struct.pack("<3I4x5I", 0, 1, first[0], 4096, first[1], len(parts[1]) // _SECTOR, _END, 0)
+    header += struct.pack("<109I", 0, *[_FREE] * 108)
+    return header + struct.pack("<128I", *table, *[_FREE] * (128 - len(table))) + b"".join(parts)
+
+
+def _entry(names: list[str], path: str, starts: dict[str, int], streams: dict[str, bytes], small: int) -> bytes:
+    """Return the directory entry of a storage or stream; siblings form a tree that leans to the right."""
+
+    def siblings(folder: str) -> list[str]:
+        inside = [name for name in names[1:] if name.rpartition("/")[0] == folder]
+        return sorted(inside, key=lambda name: (len(name), name.upper()))
+
+    kind = _STREAM if path in streams else _STORAGE if path else _ROOT
+    name = (path.rpartition("/")[2] or "Root Entry").encode("utf-16-le") + b"\0\0"
+    beside = siblings(path.rpartition("/")[0]) if path else []
+    following = beside[beside.index(path) + 1 :] if path else []
+    below = [] if path in streams else siblings(path)
+    right, child = (names.index(some[0]) if some else _FREE for some in (following, below))
+    start, size = (starts[path], len(streams[path])) if path in streams else (0, 0 if path else small)
+    entry = name.ljust(64, b"\0") + struct.pack("<HBB3I", len(name), kind, 1, _FREE, right, child)
+    return entry + bytes(36) + struct.pack("<IQ", start, size)

@@ -190,12 +190,12 @@ class JobQueue:
             next_due = self._next_due()
             return next_due is not None and next_due <= self._clock() + within
 
-    def wait(self, timeout: float) -> None:
-        """Sleep until a job is due, `wake` is called, or `timeout` seconds have passed."""
+    def wait(self, timeout: float, *, for_jobs: bool = True) -> None:
+        """Sleep until a job is due, `wake` is called, or `timeout` seconds have passed; `for_jobs` heeds due jobs."""
         end = self._clock() + timeout
         with self._changed:
             while not self._woken:
-                next_due = self._next_due()
+                next_due = self._next_due() if for_jobs else None
                 left = min(end, end if next_due is None else next_due) - self._clock()
                 if left <= 0:
                     break

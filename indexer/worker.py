@@ -103,7 +103,7 @@ class Worker:
                 self._step()
             except Exception as error:
                 self._report(IndexStage.SCAN, error)
-                self._jobs.wait(1.0)
+                self._jobs.wait(1.0, for_jobs=False)
 
     def next_sweep_of(self, root: Path) -> float:
         """Return when a sweep requested by events may start: sweeps take at most a tenth of the time."""
@@ -139,7 +139,7 @@ class Worker:
         if reason := self._paused():
             self._rests = True
             self._emit(StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None, reason))
-            self._jobs.wait(1.0)
+            self._jobs.wait(1.0, for_jobs=False)  # a job that is due would end it at once
             return
         if self._rests:
             self._rests = False

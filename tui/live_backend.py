@@ -94,6 +94,7 @@ class LiveBackend:
         from desk_rag.answering.serving_model import stored_gates
         from desk_rag.indexer.resident.keeping import make_way
         from desk_rag.model.reasoning import Thinking
+        from desk_rag.store.opening import INDEX_AGAIN
 
         make_way(self.session.settings.data_dir)
         first = "" if stored_gates(self.session.settings.data_dir) else " and checking it, once"
@@ -114,7 +115,10 @@ class LiveBackend:
         prompt, spec = engine.model.prompt, engine.model.spec
         title = _EMBEDDED if self.session.settings.model.name == "embedded" else spec.name
         title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
-        return Started(title, _device(engine), prompt.writes, engine.store.notices)
+        notices = engine.store.notices
+        if self._service is not None:
+            notices = tuple(said.replace(INDEX_AGAIN, "Your folders are being read again.") for said in notices)
+        return Started(title, _device(engine), prompt.writes, notices)
 
     def ask(
         self,

@@ -183,9 +183,7 @@ class KVLoadHandle:
         if self._rates is None:
             return files
         stored = [(index, file) for index, file in enumerate(files) if file is not None]
-        chunks = [
-            StoredChunk(file.header.num_tokens, file.payload, self._loader.tier_of(file)) for _, file in stored
-        ]
+        chunks = [StoredChunk(file.header.num_tokens, file.payload, self._loader.tier_of(file)) for _, file in stored]
         self.faster_anew = frozenset(stored[number][0] for number in to_prefill(chunks, self._rates))
         return [None if index in self.faster_anew else file for index, file in enumerate(files)]
 

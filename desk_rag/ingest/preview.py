@@ -242,7 +242,9 @@ class FolderPreview:
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
-        summary = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read ({self.kinds_line})"
+        summary = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read"
+        if self.kinds_line:
+            summary += f" ({self.kinds_line})"
         if self.left_out_total:
             summary += f"; {least}{self.left_out_total:,} left out ({self.left_out_line})"
         if self.unreadable:

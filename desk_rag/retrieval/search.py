@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,16 @@ def retrieve(
     without a vector, words alone decide. The order is deterministic: equal scores are ordered by word rank, then vector
     rank, then chunk id. Raises StoreError.
     """
-    if limit < 1 or not question.strip():
-        return []
-    depth = max(DEPTH, 4 * limit)
+    return list(islice(ranked(store, embedder, question, limit, under), max(0, limit)))
+
+
+def ranked(
+    store: Store, embedder: EmbedderLike | None, question: str, most: int, under: Sequence[Path] = ()
+) -> Iterator[RetrievedChunk]:
+    """Yield the chunks of `retrieve`, read one by one, for a caller that takes at most `most`."""
+    if most < 1 or not question.strip():
+        return
+    depth = max(DEPTH, 4 * most)
     word_hits = store.search_words(question, depth, under)
     vector_hits: list[Hit] = []
     tokens = None
@@ -88,14 +96,10 @@ def retrieve(
     fused = _fuse(word_hits, vector_hits)
     if embedder is not None and tokens is not None:
         fused = _compare_tokens(store, embedder.fingerprint, tokens, fused)
-    chunks: list[RetrievedChunk] = []
     for passage, candidate in _distinct(store, fused, under):
-        chunks.append(
-            RetrievedChunk(passage, candidate.score, candidate.words_rank, candidate.vector_rank, candidate.similarity)
+        yield RetrievedChunk(
+            passage, candidate.score, candidate.words_rank, candidate.vector_rank, candidate.similarity
         )
-        if len(chunks) == limit:
-            break
-    return chunks
 
 
 def _fuse(word_hits: Sequence[Hit], vector_hits: Sequence[Hit]) -> list[tuple[ChunkId, _Candidate]]:

@@ -23,10 +23,8 @@ from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.layout import Layout
 from desk_rag.store.ownership import stamp_of
 
-CATALOG_RESET = (
-    "The catalog was damaged and has been replaced by an empty one; sound chunk KV was kept. "
-    "Index your folders again: desk-rag index FOLDER"
-)
+INDEX_AGAIN = "Index your folders again: desk-rag index FOLDER"
+CATALOG_RESET = f"The catalog was damaged and has been replaced by an empty one; sound chunk KV was kept. {INDEX_AGAIN}"
 CATALOG_RESET_REASON = "the catalog was damaged and had to be replaced"
 _PID_TRIES = 20
 _PID_WAIT = 0.02

@@ -268,3 +268,12 @@ def _measured(line: str) -> str:
     """`line` with its durations and rates taken out."""
     line = re.sub(r"\(.*?\)", "()", line) if line.startswith("-- made from") else line
     return re.sub(r"\d[\d.]* (min \d+ s|s|tokens/s)\b", "N", line)
+
+
+def test_every_fault_of_the_reliability_guide_has_tests() -> None:
+    text = (ROOT / "assets" / "guides" / "reliability.md").read_text(encoding="utf-8")
+    rows = text.partition("## Faults, and the test of each")[2].partition("\n## ")[0].splitlines()[4:]
+    written = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    for row in filter(None, rows):
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named and all(f"def {name}(" in written for name in named), row

@@ -377,7 +377,7 @@ def test_a_place_that_may_not_be_used_is_one_finding_and_names_its_owner(
     def forbidden(_settings: Settings) -> doctor.Finding:
         raise PermissionError(13, "Permission denied", str(tmp_path / "data" / "catalog.sqlite"))
 
-    monkeypatch.setattr(doctor, "_data_dir", forbidden)
+    monkeypatch.setattr(stored, "data_dir", forbidden)
     findings = list(doctor.examine(Settings(data_dir=tmp_path / "data")))
     (failed,) = [finding for finding in findings if finding.verdict is doctor.Verdict.FAIL]
     assert "catalog.sqlite may not be used: Permission denied" in failed.detail

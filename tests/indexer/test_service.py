@@ -469,6 +469,19 @@ def test_it_sleeps_when_there_is_nothing_to_do(make: Make, docs: Path) -> None:
     assert len(running.service._jobs) == 0
 
 
+def test_it_sleeps_while_it_is_paused_before_its_first_sweep(make: Make, docs: Path) -> None:
+    """The sweep is due all the time, which must not keep the thread awake."""
+    running = make()
+    running.store.request_pause(time.time() + 3600)
+    running.service.start()
+    wait_for(lambda: (activity := running.store.activity()) is not None and activity.waiting.startswith("paused"))
+    steps, paused = [], running.service._worker._paused
+    running.service._worker._paused = lambda: steps.append(1) or paused()  # type: ignore[func-returns-value]
+    time.sleep(2)
+    assert 0 < len(steps) < 6
+    assert running.service._jobs.due(), "there is work to do"
+
+
 def test_a_removed_folder_tree_disappears(make: Make, docs: Path) -> None:
     (docs / "sub").mkdir()
     (docs / "sub" / "a.txt").write_text("The hedgehog sleeps until March.\n")

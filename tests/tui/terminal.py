@@ -65,7 +65,7 @@ class Terminal:
         """Let the program read what was sent."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._read(end - time.monotonic())
+            self._read(max(0.0, end - time.monotonic()))
 
     def hang_up(self) -> None:
         """Close the terminal, as when its window or connection is closed."""

@@ -86,7 +86,7 @@ class QuestionInput(TextArea):
         """Put `question` into the prompt to be edited; False if something is being written there."""
         if self.text.strip():
             return False
-        self.text = question
+        self.text = clean(question)  # names of files in it may hold escape sequences
         self.move_cursor(self.document.end)
         return True
 
@@ -125,5 +125,5 @@ class QuestionInput(TextArea):
             self.clear()
             return
         self._recalled = index
-        self.text = self._history[index]
+        self.text = clean(self._history[index])
         self.move_cursor(self.document.end)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from desk_rag.answering.requirements.objections import names_code
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.documents.formats import Format, format_of_name
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.retrieval.search import RetrievedChunk, ranked
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
@@ -35,13 +36,13 @@ _TESTS = frozenset({"test", "tests", "spec", "specs", "testing"})
 def nearest(
     store: Store, embedder: EmbedderLike | None, question: str, limit: int, under: Sequence[Path] = ()
 ) -> list[RetrievedChunk]:
-    """Return at most `limit` chunks, best first, see `retrieve`."""
+    """Return at most `limit` chunks, best first, see `ranked`."""
     requirements = Requirements(question)
-    if not requirements:
-        chunks = retrieve(store, embedder, question, limit, under)
-        if all(of_origin(question, chunk) == 1 for chunk in chunks):
-            return chunks
-    chunks = retrieve(store, embedder, question, max(_COMPARED, limit), under)
+    best = ranked(store, embedder, question, max(_COMPARED, limit), under)
+    chunks = list(islice(best, limit))
+    if not requirements and all(of_origin(question, chunk) == 1 for chunk in chunks):
+        return chunks
+    chunks += islice(best, max(0, _COMPARED - limit))
     shares = {id(chunk): factor(requirements, chunk) * of_origin(question, chunk) for chunk in chunks}
     return sorted(chunks, key=lambda chunk: -chunk.score * shares[id(chunk)])[:limit]
 

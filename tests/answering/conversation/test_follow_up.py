@@ -169,6 +169,7 @@ def test_a_person_is_the_answer_to_who_also_two_questions_ago() -> None:
          "How many invoices of Bright Paper are paid?"),
         ("Which invoices are unpaid?", "Which of them is the oldest?",
          "Which is the oldest of the invoices that are unpaid?"),
+        ("Which invoice is the highest?", "And the lowest?", "Which is the lowest of the invoices?"),
         ("When was the boiler bought?", "What is the total?", "What is the total?"),
     ],
 )  # fmt: skip

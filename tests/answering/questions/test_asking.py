@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
         (root / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "docs" / name).write_text(desks.files("mill")[name])
     opened = open_engine(Settings(data_dir=root / "data"), writer=True)
+    shutil.copy(corpus.sample_folder() / "home/invoice-2025-1187-boiler.pdf", root / "docs")
     (root / "docs/notes/plan.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     corpus.index(opened, root / "docs")
     yield opened
@@ -224,3 +226,8 @@ def test_a_date_by_which_something_has_to_be_done_does_not_say_when_it_was_done(
     ]
     assert answer.doubtful
     assert "The quote speaks of a plan, not of what was done" in answer.notices
+
+
+def test_an_invoice_without_a_labelled_total_is_read(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "What is the total of invoice 2025-1187?"))
+    assert answer.text == "546.00 crowns"

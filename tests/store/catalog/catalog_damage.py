@@ -28,7 +28,7 @@ from desk_rag.answering.events import Answer, Finished
 from desk_rag.answering.opening import open_engine
 from desk_rag.cli import store as cli_store
 from desk_rag.config import AnswerSettings, Settings
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import CatalogLost, DeskRagError
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.contents import check_not_empty
 from desk_rag.retrieval.token_vectors import ChunkEncodings
@@ -241,7 +241,8 @@ def _way_back(ground: Ground, base: Base, data: Path) -> str:
     settings = ground.settings.model_copy(update={"data_dir": data})
     said = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        lost = contextlib.suppress(CatalogLost)  # its message says to index again, which follows
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), lost:
             cli_store.verify(settings, repair=True, subset="1/1", as_json=False)
         with Store.open(data, settings.store, writer=True) as store:
             ground.index(store)

@@ -204,6 +204,7 @@ def test_rows_that_have_vanished_are_said_beside_an_answer(filled: Path, index: 
 def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
     with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
         for statement in (
+            "DROP TABLE token_vectors",
             "DROP TRIGGER documents_back",
             "DROP TRIGGER chunks_back",
             "DROP TABLE volumes",

@@ -322,7 +322,7 @@ def test_real_full_disk(tmp_path: Path) -> None:
 
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("mount is not allowed here")
     try:
         with Store.open(disk / "data", made.settings(), writer=True) as store:

@@ -98,7 +98,7 @@ async def test_doctor_runs_the_checks_with_remedies(world: World) -> None:
         await until(pilot, lambda: "checks: " in screen_text(app), 60)
         shown = screen_text(app)
         assert "● python" in shown and "✗ model" in shown and "failed" in shown
-        assert "! index" in shown and "1 file could not be read" in shown
+        assert "! files" in shown and "1 file could not be read" in shown
         before = app.screen._findings  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: app.screen._findings is not before and "checks: " in screen_text(app), 60)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ Every document that matches stands in the answer with its place, and every one t
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -69,10 +70,21 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             yield from _shown(store, question, shown_as, selection, one, apart, below, began)
             return
     selection = select(readings[0].records, request)
-    if _is_about(request) and selection is not None and selection.is_answer:
+    is_about = _is_about(request) and not _is_of_one_document(question, selection)
+    if is_about and selection is not None and selection.is_answer:
         yield from _shown(store, question, request, selection, readings[0], (), below, began)
-    elif _is_about(request) and _may_be_none(request, selection):
+    elif is_about and _may_be_none(request, selection):
         yield from _nothing(store, question, request, readings[0], below, began)
+
+
+def _is_of_one_document(question: str, selection: Selection | None) -> bool:
+    """True if no amount was read from the only document, which the question names: reading it may well find one."""
+    if selection is None or len(selection.without_amount) != 1:
+        return False
+    if selection.chosen or selection.vague or selection.undecided:
+        return False
+    ((record, _),) = selection.without_amount
+    return any(number in record.path.stem for number in re.findall(r"\w*\d[\w-]*\d", question))
 
 
 def _groups(request: Request) -> list[list[Kind]]:

@@ -35,6 +35,11 @@ _ASKING = re.compile(
     r"\s+(?:amount\s+)?(?:of\s+)?)?(?:(?:the|my|our|all)\s+)*",
     re.I,
 )
+_MOST = re.compile(
+    r"\s(?:is|was)\s+(?:the\s+)?(?:latest|newest|most\s+recent|oldest|earliest|largest|biggest|highest|most\s+expensive"
+    r"|smallest|lowest|cheapest)$",
+    re.I,
+)
 _VERB = re.compile(r"\s(?P<verb>are|were|is|was|have|has)\s(?!there\b)", re.I)
 _DID = re.compile(r"\s(?:(?:did|do|have|had)\s+(?:I|we)\s+\w+(?:\s+to)?|(?:are|were)\s+there)\b", re.I)
 
@@ -62,7 +67,10 @@ def of_list(body: str, asked: str) -> str:
 def _subject(asked: str) -> str:
     """'invoices of Kessler that are unpaid' of 'Which invoices of Kessler are unpaid'."""
     subject = f" {_ASKING.sub('', asked)}"
-    subject = _DID.sub("", subject)
+    subject = _DID.sub("", _MOST.sub("", subject))
+    kind = kind_in(subject)
+    if kind is not None and not kind[0].words.lower().endswith("s"):  # 'invoice' of 'Which invoice is the highest'
+        subject = f"{subject[: kind[1].end()]}s{subject[kind[1].end() :]}"
     if " that " not in subject:
         subject = _VERB.sub(r" that \g<verb> ", subject, count=1)
     return " ".join(subject.split())

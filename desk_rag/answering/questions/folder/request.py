@@ -228,6 +228,8 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
             return None
     unread_words = _NOT_UNDERSTOOD.search(after) or _NOT_UNDERSTOOD.search(before)
     words = unread_words.group().split() if unread_words is not None else []
+    if len(words) == 1 and period is not None:  # 'not from 2024'
+        words.append(period.words)
     not_understood = " ".join(words).removesuffix(" and")
     role = Role.MENTION if _MENTION.search(f"{before} {after}") else Role.PARTY
     topic = _topic(f"{before} {after}")

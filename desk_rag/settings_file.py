@@ -74,7 +74,8 @@ class SettingsFile:
                 if not isinstance(place, dict):
                     raise ConfigError(f"'{section[0]}' in {self.path} is no section.", remedy="Correct that line.")
                 if value is None:
-                    place.pop(name, None)
+                    if place.pop(name, None) is not None and section and not place and _is_bare(place):
+                        document.pop(section[0])  # an empty section that a former change began
                 elif _plain(place.get(name)) != value:
                     place[name] = value
         except TOMLKitError as error:
@@ -98,6 +99,12 @@ class SettingsFile:
             raise ConfigError(
                 f"{self.path} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
             ) from error
+
+
+def _is_bare(section: object) -> bool:
+    """Return whether a section holds nothing, no comment either."""
+    text = getattr(section, "as_string", lambda: "")()
+    return not str(text).strip()
 
 
 def _plain(value: object) -> object:

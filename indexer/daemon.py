@@ -42,6 +42,8 @@ _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
+_SLOWEST = 0.05
+"""Units per second below which a rate says nothing."""
 _EXIT_OK = 0
 _SIGNAL_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -165,7 +167,8 @@ class Printer:
         name = clean(str(event.path), single_line=True)
         count = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})"
         detail = count if event.state is FileState.INDEXED else ""
-        reason = f": {clean(event.reason, single_line=True)}" if event.reason else ""
+        said = clean(event.reason.removeprefix(str(event.path)), single_line=True).strip()
+        reason = f": {said}" if said else ""
         self.line(f"{event.state.value} {name}{detail}{reason}")
 
     def _progress(self, event: StageProgress) -> None:
@@ -180,8 +183,9 @@ class Printer:
         if event.done < event.total and now - self._said.get(kind, -self._every) < self._every:
             return
         self._said[kind] = now
+        rate = f", {event.rate:.1f}/s" if event.rate >= _SLOWEST else ""
         left = "" if not event.eta_seconds else f", about {_duration(event.eta_seconds)} left"
-        self.line(f"{kind} {event.done}/{event.total} {event.unit}, {event.rate:.1f}/s{left}")
+        self.line(f"{kind} {event.done}/{event.total} {event.unit}{rate}{left}")
 
 
 @contextlib.contextmanager

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB, Settings
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled
 from desk_rag.indexer.names import (
     EVERYTHING,
@@ -21,16 +24,55 @@ from desk_rag.indexer.names import (
     missing_work,
 )
 from desk_rag.ingest import background_prefill, deletions, pipeline
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.progress import Tally
-from desk_rag.sanitize import shown_path
+from desk_rag.sanitize import clean, shown_path
+from desk_rag.store.types import Activity
 
 if TYPE_CHECKING:
     from desk_rag.indexer.parts import Parts
     from desk_rag.ingest.progress import ProgressDisplay
+    from desk_rag.store.store import Store
 
+_PUBLISH_SECONDS = 1.0
 _CODED_SHARE = 0.52
 """Size of int8 chunk KV with scales and header, as a share of fp16; used before there is any to measure."""
+
+
+class Published:
+    """A display that also tells other processes through the store what this one does."""
+
+    def __init__(self, progress: ProgressDisplay, store: Store) -> None:
+        self._progress, self._store = progress, store
+        self._latest, self._published_at = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None, ""), 0.0
+        self._publish(self._latest, "")
+
+    def passing(self, text: str) -> None:
+        self._progress.passing(text)
+
+    def say(self, text: str) -> None:
+        self._progress.say(text)
+
+    def show(self, event: IndexEvent) -> None:
+        """Show an event; other processes hear of it at most once a second."""
+        self._progress.show(event)
+        if isinstance(event, StageProgress):
+            self._latest = event
+        if time.monotonic() > self._published_at + _PUBLISH_SECONDS:
+            name = clean(event.path.name, single_line=True) if isinstance(event, FileEvent) else ""
+            self._publish(self._latest, name)
+
+    def end(self) -> None:
+        """Tell that this run is over."""
+        self._publish(replace(self._latest, waiting="stopped"), "")
+
+    def _publish(self, progress: StageProgress, current: str) -> None:
+        self._published_at = time.monotonic()
+        fields = {name: getattr(progress, name) for name in ("stage", "done", "total", "unit", "rate", "eta_seconds")}
+        activity = Activity(
+            pid=os.getpid(), at=time.time(), **fields, waiting=progress.waiting, current=current, once=True
+        )
+        self._store.publish_activity(activity)
 
 
 class Run:

@@ -79,7 +79,7 @@ class Worker:
         """Monotonic time at which the stages start again; 0 for never."""
         self._failing: set[IndexStage] = set()
         """Stages that stopped for a reason the user was told."""
-        self._tally = Tally()
+        self._tally, self._not_read = Tally(), set[Path]()
         self._unfinished = True
         """A summary is due; at the start, to say that everything is up to date."""
         self._rests = False
@@ -283,7 +283,11 @@ class Worker:
         if isinstance(event, IndexFinished):
             return  # one folder's; the summary of all follows when the stages are done
         if isinstance(event, FileEvent):
-            self._tally.add(event)
+            is_not_read = event.state in (FileState.FAILED, FileState.SKIPPED)
+            if not (is_not_read and event.path in self._not_read):  # every sweep meets those again
+                self._tally.add(event)
+            if is_not_read:
+                self._not_read.add(event.path)
             if event.state in (FileState.INDEXED, FileState.REMOVED, FileState.RENAMED):
                 self._unfinished, self.idle_since = True, None
                 self._full_until = 0.0
@@ -326,7 +330,7 @@ class Worker:
             self._tidy(now=True)
             trim_memory()
             self._emit(self._tally.finished())
-            self._tally, self._unfinished = Tally(), False
+            self._tally, self._not_read, self._unfinished = Tally(), set(), False
 
     def _note_end(self, stage: IndexStage, last: StageProgress | None, *, is_suspended: bool) -> None:
         """Report that a stage ended because the disk is full, or that it works again."""

@@ -83,9 +83,11 @@ def place(source: Source) -> str:
 
 
 def mark(source: Source) -> tuple[str, str]:
-    """Return the letter and the style class of a source's state: warm, stale or cold."""
+    """Return the letter and the style class of a source's state: warm, stale, cold, or read by no model."""
     if source.stale:
         return "◐", "stale"
+    if source.warm is None:
+        return "·", "cold"
     return ("●", "warm") if source.warm else ("○", "cold")
 
 
@@ -98,7 +100,7 @@ def notice(status: Status) -> str:
         return f"! {names} is not there now; nothing of it is removed"
     if status.missing:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
-        return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
+        return f"! {count(status.missing, 'file')} gone, {left} (^p gone: remove or keep)"
     return ""
 
 

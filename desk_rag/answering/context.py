@@ -241,7 +241,9 @@ class SourceFiles:
         return absent_folders(self._store)
 
 
-def source_of(number: int, passage: Passage, files: SourceFiles, *, score: float = 0.0, warm: bool = False) -> Source:
+def source_of(
+    number: int, passage: Passage, files: SourceFiles, *, score: float = 0.0, warm: bool | None = None
+) -> Source:
     """The passage as a numbered source."""
     stale, absence = files.state(passage)
     return Source(

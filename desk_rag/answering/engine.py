@@ -187,7 +187,7 @@ class AnswerEngine:
         parsed, last_events = stream.finish(stopped=stopped)
         yield from map(check.event, last_events)
         self._write_back(context, begun.live_prefills)
-        warm = sum(source.warm for source in context.sources)
+        warm = sum(bool(source.warm) for source in context.sources)
         yield Finished(
             Answer(
                 question=question,

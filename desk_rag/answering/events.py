@@ -66,8 +66,8 @@ class Source:
     text: str
     score: float
     """Fused retrieval score in (0, 1]; comparable within one answer only."""
-    warm: bool
-    """True if the chunk's KV was loaded, or, before the first token, is on disk."""
+    warm: bool | None
+    """True if the chunk's KV was loaded, or, before the first token, is on disk; None if no model reads it."""
     stale: bool
     """True if the file has changed since it was indexed, or is gone."""
     digest: str = ""

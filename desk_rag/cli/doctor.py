@@ -27,7 +27,8 @@ def run(settings: Settings, *, as_json: bool) -> int:
     findings = list(examine(settings))
     failed = any(finding.verdict is Verdict.FAIL for finding in findings)
     if as_json:
-        rows = [{"name": f.name, "verdict": f.verdict.value, "detail": f.detail, "remedy": f.remedy} for f in findings]
+        rows = [{"name": f.name, "verdict": f.verdict.value, "detail": f.detail,
+                 "remedy": "" if f.verdict is Verdict.OK else f.remedy} for f in findings]  # fmt: skip
         out.print_json(sys.stdout, {"ok": not failed, "findings": rows})
         return int(failed)
     for finding in findings:

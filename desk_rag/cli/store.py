@@ -218,11 +218,15 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
         # A drive that is not connected is known by its documents or its pin.
         if not path.exists() and path not in store.pins() and not store.documents(path):
             raise _unknown_path(path)
+        was_pinned = path in store.pins()
         if remove:
             store.unpin(path)
         else:
             store.pin(path)
-    print_lines([f"{shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
+    outcome = "pinned: its caches are evicted last"
+    if remove:
+        outcome = "no longer pinned" if was_pinned else "not pinned; desk-rag status lists what is"
+    print_lines([f"{shown_path(path)} is {outcome}."])
     return 0
 
 
@@ -247,6 +251,8 @@ def _activity_json(activity: Activity | None) -> dict[str, object] | None:
 
 
 def _activity_text(activity: Activity | None, pause: float | None, files: int) -> str:
+    if activity is not None and activity.waiting == "stopped":
+        activity = None
     paused = " (a pause was requested)" if pause is not None and pause > time.time() else ""
     if activity is None:
         return "no process is watching; desk-rag watch FOLDER keeps the index fresh" + paused
@@ -261,6 +267,8 @@ def _activity_text(activity: Activity | None, pause: float | None, files: int) -
         activity.stage, activity.done, activity.total, activity.unit, activity.rate, activity.eta_seconds,
         activity.waiting,
     )  # fmt: skip
+    if activity.once:
+        return f"indexing now: process {activity.pid}, {out.stage_line(progress)}"
     return f"process {activity.pid}: {out.stage_line(progress)}" + paused
 
 

@@ -133,13 +133,17 @@ def _index(
         if not stop():
             raise
         return tally.finished()
-    from desk_rag.indexer.once import Run
+    from desk_rag.indexer.once import Published, Run
     from desk_rag.indexer.parts import lazy_parts
 
     with open_store(settings, writer=True) as store:
         if store.kv_away:
             progress.say(store.kv_away)
-        return Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
+        published = Published(progress, store)
+        try:
+            return Run(lazy_parts(store, settings), settings, stop, published, tally).run(roots, warm=warm)
+        finally:
+            published.end()
 
 
 def index_in_background_process(
@@ -213,6 +217,7 @@ def watch(settings: Settings, folders: Sequence[Path]) -> int:
     from desk_rag.indexer.daemon import run_watch
     from desk_rag.indexer.resident.keeping import make_way
 
+    indexed_roots(settings, folders or settings.folders, files=False)  # says what is missing before anything else
     make_way(settings.data_dir)
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
     return run_watch(settings, roots, sys.stdout)

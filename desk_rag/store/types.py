@@ -113,6 +113,8 @@ class Activity:
     """Subject, sentence and remedy of each state that needs the user's attention."""
     idle_since: float | None = None
     """Unix time since which everything is indexed; None while there is work or a reason to wait."""
+    once: bool = False
+    """One run of `index`, which ends by itself and obeys no pause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import main
+from desk_rag.config import Settings
 from desk_rag.store.chats.chats import open_chats
 from desk_rag.store.chats.records import SavedTurn
+from desk_rag.tui.management.library_changes import LibraryChanges
+from desk_rag.tui.management.session import Session
 
 DISHWASHER = (
     "# Dishwasher\n\nThe dishwasher in the kitchen was repaired on 3 May 2025 by Jonas Weil of Weil Appliances. "
@@ -93,6 +96,19 @@ def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
     assert desk.run("chats", "show", "1").code == 2
 
 
+def test_greetings_and_lines_without_a_word_are_not_saved_and_a_private_follow_up_says_so(desk: Desk) -> None:
+    assert "30 June 2027" in desk.run("ask", "When does the lease of the flat end?").out
+    for line in ("?", "hello", "…", "thanks"):
+        assert desk.json("ask", line)["chat"] is None
+    assert len(desk.run("chats").out.splitlines()) == 1
+    private = desk.run("ask", "Who signed it?", "--continue", "--private")
+    assert "Ruth Adler" in private.out and "Nothing of this question is saved." in private.err
+    assert "cannot be continued" not in private.err
+    assert "saved" not in desk.run("ask", "Who signed it?", "--continue").err
+    refused = desk.run("ask", "--continue", "abc", "Who signed it?")
+    assert refused.code == 2 and "'abc' is not the number of a chat." in refused.err
+
+
 def test_the_latest_chats_are_listed_one_line_each(desk: Desk) -> None:
     chats, _ = open_chats(desk.data)
     assert chats is not None
@@ -127,7 +143,7 @@ def test_private_questions_leave_no_trace(desk: Desk) -> None:
     desk.json("ask", "Where does the key of the flat hang?", "--private")
     followed = desk.run("ask", "And who repaired it?", "--continue", "--private")
     assert "Continuing chat 1: “When was the dishwasher repaired?”" in followed.err
-    assert "Private questions are not saved" in followed.err
+    assert "Nothing of this question is saved" in followed.err
     assert "1 turn" in desk.run("chats").out
 
 
@@ -187,3 +203,12 @@ def test_damaged_chats_are_said_and_stop_no_answer(desk: Desk) -> None:
     assert "1 turn" in desk.run("chats").out
     other = [one for one in desk.json("doctor")["findings"] if one["name"] == "other files"]  # type: ignore[attr-defined]
     assert other == []
+
+
+def test_excluding_a_file_says_that_saved_chats_still_hold_it(desk: Desk, tmp_path: Path) -> None:
+    changes = LibraryChanges(Session(Settings(data_dir=desk.data), [desk.documents], tmp_path / "config.toml"))
+    lease, dishwasher = desk.documents / "letters" / "my lease.md", desk.documents / "dishwasher.md"
+    assert "Saved chats" not in changes.exclude(changes.exclusion(dishwasher, desk.documents)).sentence
+    assert "30 June 2027" in desk.run("ask", "When does the lease of the flat end?").out
+    said = changes.exclude(changes.exclusion(lease, desk.documents)).sentence
+    assert f"Saved chats still hold answers from it: `desk-rag purge {lease}` deletes them, too" in said

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +14,11 @@ import pytest
 
 from desk_rag.cli import main
 from desk_rag.cli.folders.pausing import seconds_of
+from desk_rag.cli.output import Progress
 from desk_rag.config import StoreSettings
+from desk_rag.documents.status import IndexStage
+from desk_rag.indexer.once import Published
+from desk_rag.ingest.events import StageProgress
 from desk_rag.store.store import Store
 from desk_rag.store.types import DocumentRow
 
@@ -221,3 +227,41 @@ def test_a_pause_is_kept_for_whoever_indexes(desk: Desk) -> None:
 def test_a_time_may_be_said_as_people_say_it(words: str, seconds: float) -> None:
     half_past_five = time.mktime((2026, 11, 23, 17, 30, 0, 0, 0, -1))
     assert seconds_of(words, half_past_five) == seconds
+
+
+def test_status_and_pause_see_an_index_that_is_running(desk: Desk) -> None:
+    desk.index()
+    with Store.open(desk.data, StoreSettings(), writer=True) as store:
+        last = store.activity()
+        assert last is not None and last.once and last.waiting == "stopped", "the command above told of itself"
+        assert "no process is watching" in desk.run("status")[1]
+        published = Published(Progress(io.StringIO()), store)
+        published._published_at = 0.0  # as a second later
+        published.show(StageProgress(IndexStage.VECTORS, 40, 113, "chunks", 2.0, None, ""))
+        assert f"now       indexing now: process {os.getpid()}, by meaning: 40 of 113 chunks" in desk.run("status")[1]
+        assert f"The `index` that is running (process {os.getpid()}) goes on" in desk.run("pause", "1m")[1]
+        published.end()
+        assert "No desk-rag is indexing now" in desk.run("pause", "1m")[1]
+        assert "no process is watching" in desk.run("status")[1]
+
+
+def test_a_missing_folder_is_said_before_who_else_is_writing(desk: Desk) -> None:
+    desk.index()
+    with Store.open(desk.data, StoreSettings(), writer=True):
+        code, _, err = desk.run("watch", str(desk.docs / "nowhere"))
+    assert code == 2 and "There is no folder" in err and "writing" not in err
+
+
+def test_a_pin_that_was_not_there_is_not_said_to_be_removed(desk: Desk) -> None:
+    desk.index()
+    assert "is not pinned" in desk.run("pin", "--remove", str(desk.docs))[1]
+    assert "is pinned" in desk.run("pin", str(desk.docs))[1]
+    assert "is no longer pinned" in desk.run("pin", "--remove", str(desk.docs))[1]
+
+
+def test_reasons_do_not_repeat_the_path(desk: Desk) -> None:
+    desk.index()
+    listed = desk.json("ls", str(desk.docs))
+    assert "broken.pdf" in str(listed)
+    reasons = [str(file["reason"]) for file in listed["files"]]  # type: ignore[attr-defined]
+    assert not any(str(desk.docs) in reason for reason in reasons) and any(reasons)

@@ -95,6 +95,9 @@ def test_scans_and_locked_files_are_counted_by_their_reason(store: Store) -> Non
         ("How much is the Kaution at Müller und Söhne?", ""),
         ("What was it?", ""),
         ("camping fine Norrfell", ""),
+        ("Am I allergic to penicillin?", ""),
+        ("Do I do no sport?", ""),
+        ("Co to jest za umowa?", "Polish"),
     ],
 )
 def test_language_of_a_question(question: str, language: str) -> None:

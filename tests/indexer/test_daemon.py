@@ -223,6 +223,10 @@ def test_lines_are_plain_and_few() -> None:
     assert len(out.getvalue().splitlines()) == 20
     printer.event(FileEvent(Path("/d/x.pdf"), FileState.FAILED, reason="it is damaged"))
     assert out.getvalue().splitlines()[-1] == "failed /d/x.pdf: it is damaged"
+    printer.event(FileEvent(Path("/d/x.pdf"), FileState.FAILED, reason="/d/x.pdf is locked"))
+    assert out.getvalue().splitlines()[-1] == "failed /d/x.pdf: is locked"
+    printer.event(StageProgress(IndexStage.SCAN, 87, 87, "files", 0.0, None))
+    assert out.getvalue().splitlines()[-1] == "scan 87/87 files"
     out.truncate(out.seek(0))
     for n in range(100):
         printer.event(StageProgress(IndexStage.WARM, n, 100, "chunks", 2.0, 50 - n / 2))

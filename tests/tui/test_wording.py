@@ -21,13 +21,14 @@ from desk_rag.tui.wording import (
     fit,
     fit_path,
     gib,
+    mark,
     notice,
     percent,
     safe,
     seconds,
     short_path,
 )
-from tests.tui.scripted import WARMING, WATCHING
+from tests.tui.scripted import SOURCES, WARMING, WATCHING
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.004, "0.00 s"), (0.19, "0.19 s"), (4.31, "4.3 s"), (12.4, "12 s")])
@@ -138,3 +139,7 @@ def test_room_is_missing_only_where_the_disk_is_the_limit() -> None:
     room = replace(counts, warm=3, kv_bytes=3 * 2**20, budget_bytes=2**30)
     assert room_missing(room, 20.0) == "", "there is room for more"
     assert room_missing(replace(room, budget_bytes=3 * 2**20), 20.0).startswith("no room for the caches of 6 chunks")
+
+
+def test_a_source_that_no_model_read_is_neither_warm_nor_cold() -> None:
+    assert [mark(replace(SOURCES[0], stale=False, warm=warm))[0] for warm in (True, False, None)] == ["●", "○", "·"]

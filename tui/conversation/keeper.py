@@ -37,9 +37,10 @@ class Keeper:
 
     def save(self, turn: int, answer: Answer) -> None:
         """Save a turn under its number on the screen, in its place if it was asked before; a failure is a notice."""
-        if self.is_private or answer.is_search:
+        from desk_rag.answering.conversation.saved import is_kept, saved_turn
+
+        if self.is_private or not is_kept(answer):
             return
-        from desk_rag.answering.conversation.saved import saved_turn
 
         with self._guard:
             chats = self._open(create=True)

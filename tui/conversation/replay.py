@@ -17,7 +17,7 @@ def answer_of(turn: SavedTurn, change_of: Callable[[SavedSource], Change]) -> An
         before = sources.get(saved.number)
         text = "\n".join(part for part in (before.text if before else "", saved.quote) if part)
         sources[saved.number] = Source(
-            saved.number, ChunkId(""), saved.path, saved.title, saved.location, text, 0.0, warm=False,
+            saved.number, ChunkId(""), saved.path, saved.title, saved.location, text, 0.0, warm=None,
             stale=change_of(saved) is not Change.NONE, digest=saved.digest,
         )  # fmt: skip
     citations = tuple(

@@ -22,6 +22,7 @@ from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.index_status import IndexStatus
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.wording import count, safe
@@ -119,9 +120,13 @@ class ConversationScreen(TurnScreen):
             return
         await self._clear()
         self._backend.keeper.begin(private=private)
-        self.set_class(private, "-private")
+        self._show_private(private)
         self.query_one(QuestionInput).focus()
         self._say("Private chat: nothing of it is saved." if private else "New chat.")
+
+    def _show_private(self, private: bool) -> None:
+        self.set_class(private, "-private")
+        self.query_one(IndexStatus).private(private)
 
     def action_chats(self) -> None:
         """List the saved chats."""
@@ -153,7 +158,7 @@ class ConversationScreen(TurnScreen):
             view.replay(answer)
             views.append(view)
         self._backend.keeper.resume(chat, [view.turn for view in views])
-        self.remove_class("-private")
+        self._show_private(False)
         if views:
             self.query_one(Transcript).select(views[-1])
         self.query_one(QuestionInput).focus()

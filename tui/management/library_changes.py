@@ -17,6 +17,7 @@ from desk_rag.errors import StoreError, StoreLocked
 from desk_rag.indexer.resident import exclusion as rules_of_user
 from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in, with_rules
 from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.settings_file import Key
@@ -70,9 +71,16 @@ class LibraryChanges:
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
         now = self._set_rules((*self._rules(), exclusion.rule))
-        return Change(
-            f"“{exclusion.rule}” is excluded{'' if now else self._later()}.", lambda: self._allow(exclusion.rule)
-        )
+        said = f"“{exclusion.rule}” is excluded{'' if now else self._later()}."
+        return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion.rule))
+
+    def _still_quoted(self, path: Path) -> str:
+        """Return a sentence on saved chats that quote what was excluded; '' if none does."""
+        from desk_rag.store.chats.chats import knows
+
+        if not knows(self._session.settings.data_dir, path):
+            return ""
+        return f" Saved chats still hold answers from it: `desk-rag purge {shown_path(path)}` deletes them, too."
 
     def _allow(self, rule: str) -> str:
         now = self._set_rules(self._rules(without=rule))

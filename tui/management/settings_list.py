@@ -116,6 +116,10 @@ class SettingsList:
         value = _typed(row, text)
         after = self._session.file.check({row.key: value})
         checked(after.ui.keys)
+        if row.key == ("model", "name"):
+            from desk_rag.model import weights
+
+            weights.resolve(after.model.name, allow_download=False)
         return SettingChange(row, value, self._cost(row, after))
 
     def make(self, change: SettingChange) -> str:

@@ -207,7 +207,7 @@ class AnswerView(Vertical):
             case Retrieved(sources):
                 self.waits_for_files = False
                 self.sources = sources
-                warm = sum(source.warm for source in sources)
+                warm = sum(bool(source.warm) for source in sources)
                 self._note(Content(f"reading {count(len(sources), 'chunk')}, {warm} warm …"))
             case FirstToken():
                 self._note(Content("writing the answer …"))

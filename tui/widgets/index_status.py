@@ -34,6 +34,7 @@ class IndexStatus(Static):
         super().__init__("", id="status", markup=False)
         self._status = Status()
         self._notice = ""
+        self._private = False
         self._drawn: Content | None = None
 
     def show(self, status: Status) -> None:
@@ -46,15 +47,22 @@ class IndexStatus(Static):
         self._notice = text
         self._draw()
 
+    def private(self, is_private: bool) -> None:
+        """Show that nothing of the chat is saved, for as long as that is so."""
+        self._private = is_private
+        self._draw()
+
     def on_resize(self, event: events.Resize) -> None:
         self._draw()
 
     def _draw(self) -> None:
-        width = self.content_region.width
+        mark = Content.styled("private, nothing is saved · " if self._private else "", "bold $warning")
+        width = self.content_region.width - mark.cell_length
         choices = [line(self._status, self._notice, detail) for detail in range(MOST_DETAIL, -1, -1)]
         content = next((one for one in choices if one.cell_length <= width), choices[-1])
         if self._notice and (too_long := content.cell_length - width) > 0:
             content = line(self._status, f"{self._notice[: -too_long - 1].rstrip()}…", 0)  # failures stay in view
+        content = Content.assemble(mark, content) if self._private else content
         if content != self._drawn or str(content.spans) != str(self._drawn.spans if self._drawn else ""):
             self._drawn = content
             self.update(content)

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.answering.conversation.scope import without_names
+from desk_rag.answering.conversation.small_talk import kind_of
 from desk_rag.answering.conversation.turns import Turn, unique, without_marks
 from desk_rag.answering.events import Answer, Source
 from desk_rag.store.chats.records import SavedSource, SavedTurn
@@ -20,6 +21,11 @@ class Change(Enum):
     NONE = ""
     CHANGED = "changed since"
     GONE = "gone"
+
+
+def is_kept(answer: Answer) -> bool:
+    """Return whether an answer belongs into a saved chat: searches, greetings and lines without a word do not."""
+    return not answer.is_search and kind_of(answer.question) is None
 
 
 def saved_turn(answer: Answer) -> SavedTurn:

@@ -18,7 +18,8 @@ _FUNCTION_WORDS = {
     "pl": "i jest nie na się do to że z w o jak po za od przez są dla oraz który",
 }
 _QUESTION_WORDS = {
-    "en": "what when where who whom whose which why how does did do much many long",
+    "en": "what when where who whom whose which why how does did do much many long i am me my you your we our he she "
+    "they their but if can could will would should may might been were had there here yes any all more about than",
     "de": "was wann wo wer wen wem wie wieviel viel viele warum wieso welche welcher welches welchen woher wohin hat",
     "fr": "que quoi quand où comment combien pourquoi quel quelle quels quelles c était a fait",
     "es": "qué cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuál cuáles fue tiene",
@@ -41,6 +42,8 @@ _OTHER_SCRIPT = re.compile(
 )
 _LANGUAGES = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
 _LEAST_HITS = 2
+_FEW_WORDS = 7
+"""Words of a question below which one word that two languages share says too little."""
 
 
 def language_of(text: str) -> str | None:
@@ -64,7 +67,8 @@ def foreign_language(question: str) -> str:
         for language, known in _LANGUAGES.items()
     }
     language = max(hits, key=lambda name: (hits[name], name != "en"))
-    clear = hits[language] >= _LEAST_HITS and hits[language] > hits["en"] and 3 * hits[language] >= len(words)
+    ahead = hits[language] - hits["en"]
+    clear = hits[language] >= _LEAST_HITS and ahead > (len(words) < _FEW_WORDS) and 3 * hits[language] >= len(words)
     return ENGLISH_NAMES.get(language, "") if clear else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from desk_rag.errors import ConfigError
@@ -37,8 +38,11 @@ def _value(option: str, following: str) -> str:
 def _with_value_of_continue(argv: Sequence[str]) -> list[str]:
     """Write `--continue 7` as `--continue=7` and a bare `--continue`, which is about the latest chat, as with 0."""
     words = list[str]()
-    for word in argv:
+    for number, word in enumerate(argv, start=1):
         if words and words[-1] == "--continue":
+            has_question = any(" " in each for each in (*words, *argv[number:]))
+            if "ask" in words and has_question and re.fullmatch(r"(?!-)\S+", word) and not word.isdecimal():
+                raise ConfigError(f"'{word}' is not the number of a chat.", remedy="desk-rag chats lists them.")
             words[-1:] = [f"--continue={word}"] if word.isdecimal() else ["--continue=0", word]
         else:
             words.append(word)

@@ -94,13 +94,17 @@ def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, objec
             state = "gone"
         elif row.path in changed:
             state = "changed"
-        entries.append({"path": str(row.path), "state": state, "chunks": row.num_chunks, "reason": row.reason})
+        entries.append({"path": str(row.path), "state": state, "chunks": row.num_chunks, "reason": _reason(row)})
     roots = store.volumes.roots()
     for new in () if backlog is None else backlog.new:
         covered = any(root in new.parents for root in roots)
         reason = "the next run reads it" if covered else "in no indexed folder"
         entries.append({"path": str(new), "state": "new", "chunks": 0, "reason": reason})
     return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def _reason(row: DocumentRow) -> str:
+    return row.reason.removeprefix(str(row.path)).strip()
 
 
 def _changed(backlog: Backlog | None) -> set[Path]:

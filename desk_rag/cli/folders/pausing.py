@@ -34,7 +34,11 @@ def pause(settings: Settings, duration: str) -> int:
     until = "until `desk-rag resume`"
     if not math.isinf(seconds):
         until = f"until {time.strftime('%Y-%m-%d %H:%M', time.localtime(now + seconds))}"
-    who = "" if activity is not None else " No desk-rag is indexing now; one that starts waits as well."
+    who = ""
+    if activity is None or activity.waiting == "stopped":
+        who = " No desk-rag is indexing now; a `watch` or UI that starts waits as well."
+    elif activity.once:
+        who = f" The `index` that is running (process {activity.pid}) goes on; Ctrl+C there ends it."
     print_lines([f"Paused {until}.{who}"])
     return 0
 

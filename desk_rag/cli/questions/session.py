@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from datetime import datetime
 
-from desk_rag.answering.conversation.saved import saved_turn, turn_from
+from desk_rag.answering.conversation.saved import is_kept, saved_turn, turn_from
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import Answer
 from desk_rag.config import Settings
@@ -52,14 +52,17 @@ class ChatSession:
         if turns:
             asked_at = datetime.fromtimestamp(turns[-1].asked_at)
             session.continues = (
-                f"Continuing chat {chat_id}: “{_shortened(turns[-1].question)}” ({asked_at:%Y-%m-%d %H:%M}). "
-                "Private questions are not saved and cannot be continued."
+                f"Continuing chat {chat_id}: “{_shortened(turns[-1].question)}” ({asked_at:%Y-%m-%d %H:%M})."
+                + (" Nothing of this question is saved." if not save else "")
             )
         return session
 
     def save(self, answer: Answer) -> None:
         """Save the turn; a failure becomes a notice, since the answer matters more."""
         if self._chats is None:
+            return
+        if not is_kept(answer):
+            self._chats.close()
             return
         try:
             self._chat_id = self._chats.add(self._chat_id, saved_turn(answer)).chat_id

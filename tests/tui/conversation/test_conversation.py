@@ -130,8 +130,10 @@ async def test_private_chat_saves_nothing(running: Run, data: Path) -> None:
         await pilot.app._chat.run_action("new_chat(True)")  # type: ignore[attr-defined]
         await ask_both(pilot)
         assert not (data / "chats.sqlite").exists()
+        assert "private, nothing is saved" in screen_text(pilot.app), "for as long as it is so"
         await pilot.press("ctrl+n")
         await until(pilot, lambda: not pilot.app._chat.query(AnswerView))  # type: ignore[attr-defined]
+        assert "private, nothing" not in screen_text(pilot.app)
         await ask(pilot, FIRST)
         await until(pilot, lambda: finished(pilot, 1) and len(backend.keeper.rows()) == 1)
     async with running(backend_on(data / "..", save=False)) as pilot:

@@ -9,7 +9,7 @@ import pytest
 
 from desk_rag import config
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError
+from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.settings_file import SettingsFile
 from desk_rag.tui.management import settings_list
 from desk_rag.tui.management.session import Session
@@ -175,3 +175,21 @@ async def test_ascii_draws_nothing_else(world: World, monkeypatch: pytest.Monkey
         shown = screen_text(app)
         assert shown.isascii() and "> house/" in shown and "* notes.md" in shown
         assert {len(line) for line in shown.splitlines()} == {100}
+
+
+def test_a_model_that_is_not_there_is_refused_before_any_question(world: World) -> None:
+    settings = SettingsList(world.session())
+    row = next(row for row in settings.rows() if row.name == "model.name")
+    with pytest.raises(DeskRagError, match="nonsense"):
+        settings.prepare(row, "nonsense")
+    assert settings.prepare(row, "embedded").value == "embedded"
+
+
+def test_a_section_that_a_change_began_goes_with_it_and_one_with_a_comment_stays(tmp_path: Path) -> None:
+    file = SettingsFile(tmp_path / "config.toml")
+    file.write({("index", "exclude"): ["/a/"]})
+    file.write({("index", "exclude"): None})
+    assert "[index]" not in file.path.read_text()
+    file.path.write_text("[index]\n# mine\nexclude = []\n")
+    file.write({("index", "exclude"): None})
+    assert "[index]\n# mine" in file.path.read_text()

@@ -10,6 +10,7 @@ import pytest
 
 from desk_rag.cli import store as cli_store
 from desk_rag.cli.checks import data_directory as stored
+from desk_rag.cli.folders import purging
 from desk_rag.config import Settings
 from desk_rag.errors import StoreError
 from desk_rag.store.ownership import KV_MARKER, KV_RECORD, TAG
@@ -201,5 +202,5 @@ def test_purge_all_says_what_it_could_not_reach(apart: Path, big: Path, capsys: 
     away = big.with_name("away")
     big.rename(away)
     configured = Settings(data_dir=apart, store=settings(big))
-    assert cli_store.purge(configured, None, check=False, sure=True, as_json=False) == 4
+    assert purging.purge(configured, None, None, check=False, sure=True, as_json=False) == 4
     assert str(big) in capsys.readouterr().out and not apart.exists() and len(list(away.rglob("*.safetensors"))) == 6

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.cli import store as cli_store
+from desk_rag.cli.folders import purging
 from desk_rag.config import Settings
 from desk_rag.store.chats import place
 from desk_rag.store.chats.chats import Chats, forget_folder, open_chats
@@ -137,11 +137,11 @@ def test_damaged_chats_of_an_older_version_are_put_aside_and_move_later(root: Pa
 def _of_the_store(root: Path, settings: Settings) -> int:
     with Store.open(root, made.settings(), writer=True) as store:
         store.put_document(made.document(LETTERS / "lease.md", ["x"]), made.chunks(["x"]), made.stamp())
-    return cli_store.purge(settings, LETTERS, check=True, sure=True, as_json=False)
+    return purging.purge(settings, LETTERS, None, check=True, sure=True, as_json=False)
 
 
 def _without_an_index(root: Path, settings: Settings) -> int:
-    return cli_store.purge(settings, LETTERS, check=False, sure=True, as_json=False)
+    return purging.purge(settings, LETTERS, None, check=False, sure=True, as_json=False)
 
 
 @pytest.mark.parametrize("purge", [_of_the_store, _without_an_index])
@@ -169,11 +169,11 @@ def test_purge_of_everything_takes_the_chats_and_nothing_else(
     mine.write_text("a person's own export")
     if not indexed:
         Store.open(root, made.settings(), writer=True).close()
-        assert cli_store.purge(Settings(data_dir=root), None, check=False, sure=True, as_json=False) == 0
+        assert purging.purge(Settings(data_dir=root), None, None, check=False, sure=True, as_json=False) == 0
         opened_again = Chats(ChatsDatabase(data, create=True))
         opened_again.add(None, TURN)
         opened_again.close()
-    assert cli_store.purge(Settings(data_dir=root), None, check=False, sure=True, as_json=False) == 0
+    assert purging.purge(Settings(data_dir=root), None, None, check=False, sure=True, as_json=False) == 0
     assert [path.name for path in data.iterdir()] == ["chats.md"]
     mine.unlink()
     (data / "chats.sqlite").write_bytes(b"")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import store as cli_store
+from desk_rag.cli.folders import purging
 from desk_rag.config import GIB, Settings, StoreSettings
 from desk_rag.errors import StoreFull, StoreReadOnly, UnknownFormat, of_system
 from desk_rag.kv.types import QuantizedKV
@@ -166,13 +167,13 @@ def test_a_full_drive(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StoreFull, match="disk is full") as caught:
         Store.open(small / "data", settings.store, writer=True)
     assert caught.value.exit_code == 4 and caught.value.remedy
-    assert cli_store.purge(settings, Path("/in"), check=True, sure=True, as_json=False) == 0
+    assert purging.purge(settings, Path("/in"), None, check=True, sure=True, as_json=False) == 0
     output = said(capsys)
     assert "Forgot 6 documents, 6 chunks and 6 KV files" in output and "no trace" in output
     with Store.open(small / "data", settings.store, writer=True) as store:
         assert len(store.documents()) == 3 and store.verify().clean and len(kv_files(small / "data")) == 3
     stuff(small)
-    assert cli_store.purge(settings, None, check=False, sure=True, as_json=False) == 0
+    assert purging.purge(settings, None, None, check=False, sure=True, as_json=False) == 0
     assert said(capsys).startswith(f"Deleted {small / 'data'} (") and not (small / "data").exists()
 
 
@@ -217,8 +218,8 @@ def test_a_read_only_drive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             assert damaged.exists()
         for command in (
             lambda: Store.open(place, made.settings(), writer=True),
-            lambda: cli_store.purge(settings, None, check=False, sure=True, as_json=False),
-            lambda: cli_store.purge(settings, Path("/in"), check=False, sure=True, as_json=False),
+            lambda: purging.purge(settings, None, None, check=False, sure=True, as_json=False),
+            lambda: purging.purge(settings, Path("/in"), None, check=False, sure=True, as_json=False),
         ):
             with pytest.raises(StoreReadOnly, match="cannot be written: Read-only file system") as caught:
                 command()

@@ -225,7 +225,7 @@ class DeskRagApp(PanelHost):
 
     @on(m.StatusCame)
     def _status_came(self) -> None:
-        if not self._can_pause:
+        if not self._can_pause and self.screen_stack:  # no screen is left while the app quits
             self._can_pause = True
             self.refresh_bindings()
 

@@ -1,7 +1,8 @@
 """Correct words of a question that stand in no document and in no English word list, by the documents' own words.
 
 'What does the kingfishr room cost?' is searched as 'What does the kingfisher room cost?', and the answer says so. A
-word that is known to the embedder is never taken for a slip: 'rodents' may well be asked about mice.
+word that is known to the embedder is never taken for a slip: 'rodents' may well be asked about mice. 'Waht' and 'meny'
+become the question words that they are one letter, or two letters in the wrong order, away from.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{5,24}(?![\w@/:-]|['’]\w|\.\w)")
 _ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "rs", "ly")
 _MOST_CORRECTED = 3
+_SHORT_WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{3,6}(?![\w@/:-]|['’]\w|\.\w)")
+_QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "how", "many", "much", "does")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,12 @@ class Spelled:
 
 def spelled_as_documents(store: Store, question: str) -> Spelled | None:
     """The question with its misspelled words corrected; None if there are none."""
+    replaced: list[tuple[str, str]] = []
+    text = _SHORT_WORD.sub(lambda match: _question_word(match, replaced), question)
+    replaced.reverse()
+    question = text
     words = list(_WORD.finditer(question))
     near = store.spellings([match.group() for match in words], _is_known) if words else {}
-    replaced: list[tuple[str, str]] = []
-    text = question
     for match in [match for match in words if match.group() in near][:_MOST_CORRECTED][::-1]:
         word = match.group()
         spelled = _fitting(word, near[word], first=match.start() == 0)
@@ -57,6 +62,29 @@ def spelled_as_documents(store: Store, question: str) -> Spelled | None:
             text = f"{text[: match.start()]}{spelled}{text[match.end() :]}"
             replaced.append((word, spelled))
     return Spelled(text, tuple(reversed(replaced))) if replaced else None
+
+
+def _question_word(match: re.Match[str], replaced: list[tuple[str, str]]) -> str:
+    """The question word that a word is a slip of, noted in `replaced`; the word itself if it is none, or a name."""
+    word = match.group()
+    near = [one for one in _QUESTION_WORDS if _is_one_slip(word.lower(), one)]
+    is_name = any(letter.isupper() for letter in (word[1:] if match.start() == 0 else word))
+    if len(near) != 1 or is_name or _is_known(word):
+        return word
+    spelled = near[0].capitalize() if word[0].isupper() else near[0]
+    replaced.append((word, spelled))
+    return spelled
+
+
+def _is_one_slip(typed: str, word: str) -> bool:
+    """True if one letter of `word` is missing, added or another, or two neighbours are swapped."""
+    if typed == word or abs(len(typed) - len(word)) > 1:
+        return False
+    begin = next((n for n, (a, b) in enumerate(zip(typed, word, strict=False)) if a != b), min(len(typed), len(word)))
+    rest, wanted = typed[begin:], word[begin:]
+    if len(typed) == len(word):
+        return rest[1:] == wanted[1:] or (rest[:2] == wanted[:2][::-1] and rest[2:] == wanted[2:])
+    return rest[1:] == wanted if len(typed) > len(word) else rest == wanted[1:]
 
 
 def _fitting(word: str, near: Sequence[str], *, first: bool) -> str:

@@ -36,6 +36,9 @@ def corpus(tmp_path: Path) -> Iterator[Store]:
         ("Who paints the shuters?", "Who paints the shutters?"),
         ("What does Nandakumer know?", "What does Nandakumar know?"),
         ("Kingfishr room: what does it cost?", "Kingfisher room: what does it cost?"),
+        ("Waht does the kingfisher room cost?", "What does the kingfisher room cost?"),
+        ("how meny mice?", "how many mice?"),
+        ("whhich room costs 96 crowns?", "which room costs 96 crowns?"),
     ],
 )
 def test_a_slip_is_read_as_the_documents_spell_it(corpus: Store, question: str, corrected: str) -> None:
@@ -51,6 +54,9 @@ def test_a_slip_is_read_as_the_documents_spell_it(corpus: Store, question: str, 
     [
         "What does the kingfisher room cost?",
         "Who is taller?",  # like Teller, but English
+        "Who is Wheen?",  # a name
+        "Has she a dose?",  # like 'does', but English
+        "Is WHOM a firm?",
         "What was done against the rodents?",
         "Who are the smokers?",  # an ending of a word that is English
         "Where is the bakehouses' key?",

@@ -376,6 +376,7 @@ def test_an_absent_root_is_told_once_and_comes_back(make: Make, docs: Path, tmp_
     (tmp_path / "away").rename(docs)
     (docs / "new.txt").write_text("Back again, says the starling.\n")
     wait_for(lambda: running.found("starling") == {docs / "new.txt"})
+    wait_for(lambda: len(running.notices()) > 1)
     gone, back = running.notices()
     assert "its 2 documents are kept and still found" in gone.sentence and "desk-rag purge" in gone.remedy
     assert back.is_over and running.service.notices() == ()

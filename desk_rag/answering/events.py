@@ -295,8 +295,8 @@ class Answer:
     def warmth(self) -> str:
         """'3 of 5 chunks warm, 2 read anew: faster here'"""
         chunks = self.warm_chunks + self.cold_chunks
-        anew = f", {self.read_anew_chunks} read anew: faster here" if self.read_anew_chunks else ""
-        return f"{self.warm_chunks} of {chunks:,} chunk{'' if chunks == 1 else 's'} warm{anew}"
+        read_anew = f", {self.read_anew_chunks} read anew: faster here" if self.read_anew_chunks else ""
+        return f"{self.warm_chunks} of {chunks:,} chunk{'' if chunks == 1 else 's'} warm{read_anew}"
 
     @property
     def cut_notice(self) -> str:

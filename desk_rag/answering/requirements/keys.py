@@ -68,13 +68,13 @@ def _lines(
     question: str, wanted: set[str], requirements: Requirements, place: Place
 ) -> Iterator[tuple[tuple[float, float], Keyed]]:
     """Yield the lines whose key fits, with the share of the question that they cover and of the key that is asked."""
-    labels, asked = content_stems(place.labels), content_stems(question)
+    labels, question_stems = content_stems(place.labels), content_stems(question)
     for unit in quotable(place.text):
         match = _LINE.match(unit)
         if match is None or len(match["value"].split()) > _LONGEST_VALUE or _NO_VALUE.search(match["value"]):
             continue
         asks_number = _HOW_MANY.search(question) is not None
-        repeated = content_stems(match["value"]) <= asked
+        repeated = content_stems(match["value"]) <= question_stems
         if repeated or (asks_number and not _NUMBER.search(match["value"])):
             continue
         *sections, name = (content_stems(_CAMEL.sub(" ", part).replace("_", " ")) for part in match["key"].split("."))
@@ -82,7 +82,7 @@ def _lines(
         if _COSTS.search(question):
             name, key = name - _MONEY, key - _MONEY
         own = {stem for stem in wanted if has_stem(stem, key)}
-        named = {stem for stem in key if has_stem(stem, asked)}
+        named = {stem for stem in key if has_stem(stem, question_stems)}
         needed = ((name - _UNITS) | (key - name - _UNITS - labels)) | named
         covered = sum(stem in own or has_stem(stem, labels) for stem in wanted) / len(wanted)
         least = _LEAST_OF_KEY if asks_number else 1.0

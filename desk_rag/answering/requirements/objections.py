@@ -1,4 +1,4 @@
-"""What speaks against a sentence as the answer to a question, whatever models think of it.
+"""Objections to a sentence as the answer to a question, whatever models think of it.
 
 'Keys are stored before the rotary position is applied' says nothing new to somebody who asks why they are. A statement
 of a program seldom answers a question in plain words, and a sentence without any time none that begins with 'when'.
@@ -30,7 +30,7 @@ _OTHER_KIND, _NOTHING_NEW, _CODE = 2.5, 5.0, 3.0
 
 
 class Objections:
-    """What speaks against sentences as answers to one question."""
+    """Objections to sentences as answers to one question."""
 
     def __init__(self, question: str) -> None:
         self._kind = kind_asked(question)

@@ -116,7 +116,7 @@ def disk(settings: Settings) -> Finding:
 
 
 def index(settings: Settings) -> list[Finding]:
-    """What is indexed, and what it lacks: damage, files that could not be read, folders that are away."""
+    """Report what is indexed and what it lacks: damage, files that could not be read, folders that are away."""
     if not _has_store(settings):
         if has_traces(settings.data_dir):
             raise catalog_lost(settings.data_dir)
@@ -155,7 +155,7 @@ def _faults(
 
 
 def _of_process(activity: Activity | None) -> Iterator[Finding]:
-    """What the process that indexes says needs attention, as far as no other check says it."""
+    """Yield what the process that indexes says needs attention, as far as no other check says it."""
     for subject, sentence, remedy in activity.notices if activity is not None else ():
         if not subject.startswith(("folder ", "caches")):
             yield Finding("notice", Verdict.WARN, sentence, remedy)

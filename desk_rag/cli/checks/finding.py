@@ -1,4 +1,4 @@
-"""What a check of `desk-rag doctor` finds."""
+"""A finding of a check of `desk-rag doctor`."""
 
 from __future__ import annotations
 

@@ -79,9 +79,9 @@ def to_prefill(chunks: Sequence[StoredChunk], rates: Rates) -> frozenset[int]:
     order = sorted((i for i, chunk in enumerate(chunks) if chunk.tier is not Tier.DEVICE), key=saved, reverse=True)
     best, shortest = frozenset[int](), _MARGIN * rates.loading(chunks)
     for count in range(1, len(order) + 1):
-        anew = frozenset(order[:count])
-        rest = [chunk for index, chunk in enumerate(chunks) if index not in anew]
+        prefilled = frozenset(order[:count])
+        rest = [chunk for index, chunk in enumerate(chunks) if index not in prefilled]
         seconds = max(rates.loading(rest), rates.prefilling([chunks[index] for index in order[:count]]))
         if seconds < shortest:
-            best, shortest = anew, seconds
+            best, shortest = prefilled, seconds
     return best

@@ -47,7 +47,7 @@ class ChunkVectors:
 
 
 class Transfer:
-    """What moves between two stores. Only the writer may take chunk KV or mark an export."""
+    """Rows and files that move between two stores. Only the writer may take chunk KV or mark an export."""
 
     def __init__(self, layout: Layout, database: Database, kv: KVFiles, shared: SharedRows) -> None:
         self._layout, self._database, self._kv, self._shared = layout, database, kv, shared

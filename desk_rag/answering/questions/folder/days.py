@@ -116,7 +116,7 @@ def _time_of(
 
 
 def _on_day(store: Store, question: str, rest: str, period: Period, under: Sequence[Path]) -> Iterator[AnswerEvent]:
-    """What the calendars have in a period."""
+    """Events of the calendars in a period."""
     began = time.perf_counter()
     wanted = content_stems(rest) - _LIGHT
     passages, files = _passages(store, under, only=Format.CALENDAR)

@@ -76,8 +76,8 @@ class _Asked:
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the sum and every row of it; nothing if no table has such a column, or no row is of what is asked."""
-    asked = _asked(question, today)
-    if asked is None:
+    sum_question = _asked(question, today)
+    if sum_question is None:
         return
     began, files, passages = time.perf_counter(), set[Path](), 0
     cells: list[_Cell] = []
@@ -85,24 +85,24 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         files.add(document.path)
         for passage in store.passages_of(document.path):
             passages += 1
-            cells += _cells(passage, asked.unit)
+            cells += _cells(passage, sum_question.unit)
     known = {stem for cell in cells for stem in cell.words | cell.around}
-    unknown = asked.others - known
-    if not cells or len(unknown) > 1 or not asked.names <= known:
+    unknown = sum_question.others - known
+    if not cells or len(unknown) > 1 or not sum_question.names <= known:
         return
-    wanted = asked.names | (asked.others - unknown)
+    wanted = sum_question.names | (sum_question.others - unknown)
     named = [cell for cell in cells if wanted <= cell.words]
     named = named or [cell for cell in cells if wanted <= cell.words | cell.around]
     counted = [cell for cell in named if cell.number is not None]
-    timed = [cell for cell in counted if asked.period is None or _holds(asked.period, cell)]
+    timed = [cell for cell in counted if sum_question.period is None or _holds(sum_question.period, cell)]
     people = {value for cell in timed for key, value in amounts.fields_of(cell.row.text).items()
               if _OF_PERSON.match(key)}  # fmt: skip
-    if not counted or (asked.of_owner and len(people) > 1):
+    if not counted or (sum_question.of_owner and len(people) > 1):
         return
     column, _ = Counter(cell.column.casefold() for cell in timed or counted).most_common(1)[0]
     added = [cell for cell in timed if cell.column.casefold() == column]
     shown = show(store, [cell.row for cell in added[:_MOST]])
-    text = "\n".join([_result(asked, added, counted), *_notes(asked, added, named)])
+    text = "\n".join([_result(sum_question, added, counted), *_notes(sum_question, added, named)])
     yield from finish(store, question, text, shown, under, (began, passages, len(files)), found=bool(added))
 
 

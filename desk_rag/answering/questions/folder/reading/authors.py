@@ -61,8 +61,8 @@ def speaks(name: str, passage: Passage, unit: str) -> bool:
     spoken = content_stems(speaker["name"]) if speaker is not None else set()
     if spoken and spoken <= wanted:
         return True
-    told = _SAID.search(unit)
-    return told is not None and _holds(unit[: told.start()], wanted)
+    match = _SAID.search(unit)
+    return match is not None and _holds(unit[: match.start()], wanted)
 
 
 def is_to(name: str, record: Record) -> bool:

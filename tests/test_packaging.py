@@ -141,9 +141,10 @@ def test_metadata_names_author_extras_and_a_readme_that_stands_alone(wheel: Path
     extras = {need.name for need in needs if need.marker and need.marker.evaluate({"extra": "all"})}
     assert extras == {"bitsandbytes", "hnswlib", "onnxruntime", "peft", "rapidocr"}
     readme = MarkdownIt().parse(str(metadata.get_payload()))
-    targets = [str(part.attrs.get("href") or part.attrs.get("src")) for token in readme for part in token.children or ()
-               if part.type in ("link_open", "image")]  # fmt: skip
+    parts = [part for token in readme for part in token.children or ()]
+    targets = [str(part.attrs["href"]) for part in parts if part.type == "link_open"]
     assert all(target.startswith("https:") for target in targets), targets
+    assert all(part.content for part in parts if part.type == "image"), "its text stands in its place there"
 
 
 @pytest.fixture

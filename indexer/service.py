@@ -100,7 +100,7 @@ class Service:
         self._activity = AT_REST
         self._current = ""
         self._left_out: dict[Path, list[str]] = {}
-        """What `leave_out` was told, with the rules that leave it out."""
+        """Paths given to `leave_out`, with the rules that leave them out."""
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""

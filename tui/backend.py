@@ -69,7 +69,7 @@ class Status:
     writer: int = 0
     """Process id of who indexes when it is not this process; 0 otherwise."""
     is_reading: bool = False
-    """Whether the folders are being looked through or files are being read, or will be within seconds."""
+    """True while the folders are being looked through or files are being read, or will be within seconds."""
     disk_full: str = ""
     """What the disk has no room for; empty if nothing is missing for that reason."""
 

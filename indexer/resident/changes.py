@@ -36,7 +36,7 @@ def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Messag
 
 
 def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
-    """Bring folders and files up to date, by the index settings of whoever asks, which hold from now on."""
+    """Bring folders and files up to date, by the index settings of the request, which hold from now on."""
     folders = _use_index_settings(service, request)
     run = Run(service.parts, service.settings, stop, _Relay(service, emit))
     finished = run.run(folders, warm=bool(request.get("warm")))
@@ -76,7 +76,7 @@ def forget(store: Store, path: Path, *, check: bool = False, keep_caches: bool =
 
 
 def _obey(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
-    """Look through all folders by the index settings of whoever asks, which hold from now on."""
+    """Look through all folders by the index settings of the request, which hold from now on."""
     _use_index_settings(service, request)
     service.sweep()
     emit({"obeyed": True})

@@ -68,7 +68,7 @@ class Machines:
             return Copy(source, target).import_(self.paths, namespaces, SETTINGS, quiet)
 
     def check_target(self, texts: list[str] = ALL) -> None:
-        """What was copied is there, bit for bit, and nothing else."""
+        """Check that exactly the copied files are in place, bit for bit."""
         with Store.open(self.target_dir, made.settings(), writer=False) as target:
             keys = [made.key(text) for text in texts]
             for key, kv in zip(keys, target.get_kv(keys), strict=True):

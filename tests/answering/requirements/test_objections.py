@@ -1,4 +1,4 @@
-"""What speaks against a sentence: nothing new, a statement of a program, nothing of the kind asked for."""
+"""Objections to a sentence: nothing new, a statement of a program, nothing of the kind asked for."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_no_word_survives_its_last_document(seed: int) -> None:
 
 
 def _steps(chance: random.Random) -> Iterator[tuple[str, int, list[str]]]:
-    """What is done to one of four files, with the texts it has then."""
+    """A change of one of four files, with the texts it has afterwards."""
     for _ in range(chance.randrange(3, 14)):
         words = ["".join(chance.choices(LETTERS, k=chance.randrange(6, 24))) for _ in range(12)]
         texts = [" ".join(chance.sample(words, chance.randrange(1, 8))) for _ in range(chance.randrange(1, 5))]

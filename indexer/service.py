@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.config import GIB, IndexSettings, Settings
+from desk_rag.documents.rules.one_path import rule_for_path
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
@@ -29,7 +30,6 @@ from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker, look, settle_wait
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
-from desk_rag.ingest.explanation import exclusion_rule
 from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.types import Activity
@@ -215,7 +215,7 @@ class Service:
         is_changed = bool(around) or left != self.folders
         if around:
             is_folder = not path.is_file()
-            self._left_out[path] = [exclusion_rule(path, folder, is_folder=is_folder) for folder in around]
+            self._left_out[path] = [rule_for_path(path, is_folder=is_folder)]
             self.use_index_settings(self._settings.index)
         if left != self.folders:
             self.folders = left

@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from desk_rag.documents.formats import readable_in_part
+from desk_rag.documents.rules.one_path import holding_in
 from desk_rag.documents.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS, linked_secrets
 from desk_rag.errors import ConfigError, UnreadableDocument
 
@@ -167,8 +168,8 @@ class _Walker:
         self._too_large = f"larger than {settings.max_file_mib:g} MiB"
         self._linked_secrets: dict[tuple[int, int], Path] | None = None
         self._weak = _Rules.of("", _compile(_DEFAULTS.split(), "default")[0])
-        own = _Rules.of("", _compile(settings.exclude, _OWN)[0])
-        self._strong = (own, _secrets())
+        own = holding_in(root, settings.exclude)
+        self._strong = (_Rules.of("", _compile(list(own), _OWN, own)[0]), _secrets())
 
     def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:
         """Depth first; `pending` holds a directory, its rules and the (device, inode) of the directories it is in."""
@@ -353,11 +354,14 @@ def _read_patterns(file: Path) -> tuple[list[str], str]:
     return patterns, ""
 
 
-def _compile(lines: Sequence[str], source: str) -> tuple[tuple[_Rule, ...], str]:
-    """Rules for the patterns that can be understood, and a complaint about those that cannot."""
+def _compile(
+    lines: Sequence[str], source: str, names: Mapping[str, str] | None = None
+) -> tuple[tuple[_Rule, ...], str]:
+    """Rules for the patterns that can be understood, called by their `names`; a complaint about those that cannot."""
     rules, odd = [], []
     for line in lines:
-        if len(line) > _LONGEST_PATTERN or any(_stars(segment) > _MOST_STARS for segment in line.split("/")):
+        most_stars = max(len(re.findall(r"\*+", segment)) for segment in line.split("/"))
+        if len(line) > _LONGEST_PATTERN or most_stars > _MOST_STARS:
             odd.append(line)
             continue
         try:
@@ -367,7 +371,8 @@ def _compile(lines: Sequence[str], source: str) -> tuple[tuple[_Rule, ...], str]
             continue
         if pattern.regex is not None and pattern.include is not None:
             by_name = "/" not in line.strip().removesuffix("/")
-            rules.append(_Rule(pattern.regex, by_name, pattern.include, f"{source}: {line.strip()}"))
+            reason = f"{source}: {(names or {}).get(line, line).strip()}"
+            rules.append(_Rule(pattern.regex, by_name, pattern.include, reason))
     shown = ", ".join(line[:40] for line in odd[:3])
     return tuple(rules), f"{len(odd)} of its patterns not obeyed (malformed or too complex): {shown}" if odd else ""
 
@@ -387,10 +392,6 @@ def _secrets() -> _Rules:
     some_name = re.compile(rf"{_any_name(patterns)}|.*(?:{NAME_WORDS})", re.IGNORECASE)
     by_path = tuple(rule for rule in patterns if not rule.by_name)
     return _Rules("", (*patterns, *names), some_name, by_path)
-
-
-def _stars(segment: str) -> int:
-    return len(re.findall(r"\*+", segment))
 
 
 def _os_reason(error: OSError | ValueError) -> str:

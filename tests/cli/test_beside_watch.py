@@ -13,6 +13,7 @@ import pytest
 
 from desk_rag.cli import main
 from desk_rag.config import IdleSettings, Settings, StoreSettings, default_path, load
+from desk_rag.documents.rules.one_path import rule_for_path
 from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreLocked
 from desk_rag.indexer.models import Models
@@ -171,7 +172,7 @@ def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched)
     code, out, _ = watched.run("purge", "--yes", "--verify", str(house))
     assert code == 0
     assert "Forgot 1 document, 1 chunk" in out and "no trace" in out
-    assert "“/house/” is excluded from now on" in out
+    assert f"“{rule_for_path(house, is_folder=True)}” is excluded from now on" in out
     watched.write("docs/house/wall.md", "The wall is brick.\n")
     watched.write("docs/fence.md", "The fence is wood.\n")
     wait_for(lambda: "fence.md" in watched.documents())
@@ -181,7 +182,7 @@ def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched)
     assert "roofer" not in watched.run("ask", "When does the roofer come?")[1], "nor is it read for a question"
     watched.run("search", "roofer brick")
     assert watched.documents() == {"door.md", "fence.md"}
-    assert load().index.exclude == ("/house/",)
+    assert load().index.exclude == (rule_for_path(house, is_folder=True),)
     default_path().unlink()
     assert watched.run("index", str(house))[0] == 0, "who takes the rule away and indexes it wants it back"
     assert watched.documents() == {"door.md", "fence.md", "roof.md", "wall.md"}
@@ -211,7 +212,8 @@ def test_what_the_library_of_a_ui_forgets_leaves_the_index_and_comes_back(watche
     changes = LibraryChanges(session)
     forgotten = changes.forget(house, keep_caches=True)
     assert forgotten.sentence == "Forgot 1 document of house; caches kept for 72 h."
-    assert watched.documents() == {"door.md"} and load(config).index.exclude == ("/house/",)
+    assert watched.documents() == {"door.md"}
+    assert load(config).index.exclude == (rule_for_path(house, is_folder=True),)
     watched.service.sweep()
     wait_for(lambda: not watched.service.is_working())
     assert watched.documents() == {"door.md"}, "the other process leaves it out, too"

@@ -36,8 +36,6 @@ class Exclusion:
     rule: str
     indexed: int
     """Documents that would leave the index; their caches are kept for a while."""
-    elsewhere: tuple[Path, ...] = ()
-    """Paths in the other indexed folders that the rule leaves out as well, because they are read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +61,7 @@ class LibraryChanges:
         is_folder = path.is_dir() or (store is not None and store.document(path) is None)
         now = with_rules(self._session.settings, self._rules())
         rule = rules_of_user.rule_for(path, root, now, is_folder=is_folder)
-        if store is None:
-            return Exclusion(path, rule, 0)
-        elsewhere = rules_of_user.elsewhere(path, root, self._session.folders, store)
-        return Exclusion(path, rule, store.listing.count(path).indexed, elsewhere)
+        return Exclusion(path, rule, 0 if store is None else store.listing.count(path).indexed)
 
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
@@ -176,9 +171,9 @@ class LibraryChanges:
         if indexing is not None:
             indexing.resume(after, left)
         what = f"{report.documents:,} document{'' if report.documents == 1 else 's'} of {path.name}"
-        also = _also_left_out(exclusion)
+        also = ""
         if elsewhere and exclusion is None:
-            also += f" The desk-rag that indexes leaves {path.name} out until it ends."
+            also = f" The desk-rag that indexes leaves {path.name} out until it ends."
         if keep_caches:
             hours = before.index.deletion_grace_hours
             undo = partial(self._remember, path, exclusion, gone, tuple(root for root in roots if root not in left))
@@ -245,13 +240,6 @@ class LibraryChanges:
         if store is None:
             raise StoreError("Nothing is indexed yet.", remedy="Choose a folder first.")
         return store
-
-
-def _also_left_out(exclusion: Exclusion | None) -> str:
-    """Return a sentence on what a rule leaves out besides; '' if there is nothing."""
-    if exclusion is None or not exclusion.elsewhere:
-        return ""
-    return f" The rule leaves out {', '.join(map(str, exclusion.elsewhere))} as well."
 
 
 def _without(folders: tuple[Path, ...], path: Path) -> tuple[Path, ...]:

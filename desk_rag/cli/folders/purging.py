@@ -41,9 +41,9 @@ def purge(
         return _purge_all(settings, ends=has_ended, as_json=as_json)
     path, file = Path(os.path.realpath(folder.expanduser())), SettingsFile(config_file or default_path())
     _check_is_known(settings, path)
-    rules, also = _rules_for(settings, path)
+    rules = _rules_for(settings, path)
     what = f"everything derived from {path}, and what saved chats say about it"
-    confirm(what, sure=sure, besides=_excluded(rules, file, "is excluded from then on") + also)
+    confirm(what, sure=sure, besides=_excluded(rules, file, "is excluded from then on"))
     keeping.make_way(settings.data_dir, watching=False)
     if not exists(settings):
         from desk_rag.store.chats.chats import forget_folder
@@ -73,22 +73,20 @@ def purge(
     return StoreError.exit_code if report.traces else 0
 
 
-def _rules_for(settings: Settings, path: Path) -> tuple[tuple[str, ...], str]:
-    """Return rules by which no indexed folder around `path` reads it again, and what else they leave out, in words."""
+def _rules_for(settings: Settings, path: Path) -> tuple[str, ...]:
+    """Return rules by which no indexed folder around `path` reads it again."""
     from desk_rag.indexer.resident import exclusion
 
     if not exists(settings):
-        return (), ""
+        return ()
     with open_store(settings, writer=False) as store:
         named = [folder.expanduser().resolve() for folder in settings.folders]
         folders = list(dict.fromkeys([*named, *store.volumes.roots()]))
         around = [folder for folder in folders if folder in path.parents]
         if not path.exists() and all(folder.exists() for folder in around):
-            return (), ""  # there is nothing to be read again
+            return ()  # there is nothing to be read again
         is_folder = not path.is_file() and store.document(path) is None
-        rules = exclusion.missing_rules(path, around, settings, is_folder=is_folder)
-        others = [each for root in around if rules for each in exclusion.elsewhere(path, root, folders, store)]
-    return rules, f" That leaves out {', '.join(map(shown_path, others))} as well." if others else ""
+        return exclusion.missing_rules(path, around, settings, is_folder=is_folder)
 
 
 def _excluded(rules: Sequence[str], file: SettingsFile, how: str) -> str:
@@ -124,7 +122,8 @@ def _outlook(
         again = "a line" if len(rules) > 1 else "that line"
         return [
             _excluded(rules, file, "is excluded from now on"),
-            f"`desk-rag index` does not read {shown_path(path)} again until you remove {again}.",
+            f"`desk-rag index` does not read {shown_path(path)} again until you remove {again}; under another name it"
+            " would be read.",
         ]
     if not path.exists():
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol
@@ -17,6 +17,7 @@ from desk_rag.store.chats.chats import forget_folder, saved_text
 from desk_rag.store.chats.place import places
 from desk_rag.store.layout import Layout
 from desk_rag.store.maintenance.full_disk import PurgeSpace
+from desk_rag.store.maintenance.traces import SearchFailed, files_with
 from desk_rag.store.types import PurgeReport
 
 _SHORTEST_TRACE = 12
@@ -24,7 +25,6 @@ _SHORTEST_LINE = 6
 """Shortest line in bytes that is searched for in a chunk without longer ones; six rarely occur by chance."""
 _LONGEST_TRACE = 64
 _MOST_TRACES = 2_000
-_READ_AT_ONCE = 16 << 20
 _WORD = re.compile(r"\w+")
 
 
@@ -143,21 +143,10 @@ def _is_gone(database: Database, piece: str) -> bool:
 def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:
     if not pieces:
         return []
-    pattern = re.compile(b"|".join(re.escape(piece) for piece in pieces))
-    longest = max(len(piece) for piece in pieces)
-    traces = []
     roots = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
     roots |= {place for place in places(layout.root) if place.is_dir()}
     files = {path for root in roots for path, status in OwnedDirectory(root).scan(root) if S_ISREG(status.st_mode)}
-    for file in sorted(files):
-        if any(pattern.search(block) for block in _blocks(file, longest)):
-            traces.append(str(file))
-    return traces
-
-
-def _blocks(file: Path, overlap: int) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        tail = b""
-        while block := opened.read(_READ_AT_ONCE):
-            yield tail + block
-            tail = block[-overlap:]
+    try:
+        return [str(file) for file in files_with(pieces, sorted(files))]
+    except SearchFailed:
+        return ["the files could not be searched for remaining text"]

@@ -9,6 +9,7 @@ import pytest
 
 from desk_rag.cli import main
 from desk_rag.config import StoreSettings, default_path, load
+from desk_rag.documents.rules.one_path import rule_for_path
 from desk_rag.documents.status import FileState
 from desk_rag.store.store import Store
 
@@ -42,24 +43,50 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 def test_a_purged_folder_is_read_by_no_later_command_until_its_rule_is_taken_away(desk: Desk) -> None:
     asked = desk.run("purge", str(desk.private))
-    assert asked[0] == 2 and "“/private/” is excluded from then on" in asked[2]
+    rule = rule_for_path(desk.private, is_folder=True)
+    assert asked[0] == 2 and f"“{rule}” is excluded from then on" in asked[2]
     assert not default_path().exists() and "health.md" in desk.indexed()
     code, out, _ = desk.run("purge", str(desk.private), "--verify", "--yes")
-    assert code == 0 and "no trace" in out and "“/private/” is excluded from now on (`exclude` under [index] in " in out
-    assert f"`desk-rag index` does not read {desk.private} again until you remove that line." in out
-    assert load().index.exclude == ("/private/",)
+    assert code == 0 and "no trace" in out and f"“{rule}” is excluded from now on (`exclude` under [index] in " in out
+    assert f"`desk-rag index` does not read {desk.private} again until you remove that line; under another name" in out
+    assert load().index.exclude == (rule,)
     question, search = ("ask", "What is my blood pressure?"), ("search", "blood pressure", "--words")
     for command in (question, search, ("index", str(desk.docs), "--no-kv")):
         assert "148/92" not in desk.run(*command)[1]
         assert desk.indexed() == {"door.txt"}
     for path in (desk.private, desk.private / "health.md"):
         explained = desk.run("why", str(path))[1]
-        assert "exclude: /private/" in explained and "`exclude` under [index] in " in explained
+        assert f"exclude: {rule}" in explained and "`exclude` under [index] in " in explained
     default_path().unlink()
     explained = desk.run("why", str(desk.private))[1]
-    assert "not indexed yet; it was left out (exclude: /private/) and no longer is" in explained
+    assert f"not indexed yet; it was left out (exclude: {rule}) and no longer is" in explained
     assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
     assert desk.indexed() == {"door.txt", "health.md"}
+
+
+def test_a_folder_of_the_same_name_elsewhere_stays(desk: Desk) -> None:
+    other = desk.docs.parent / "stick"
+    (other / "private").mkdir(parents=True)
+    (other / "private" / "lamp.txt").write_text("The Basilisk lamp costs 44 pounds.\n")
+    assert desk.run("index", str(other), "--no-kv")[0] == 0
+    assert desk.run("purge", str(desk.private), "--yes")[0] == 0
+    assert "44 pounds" in desk.run("ask", "What does the Basilisk lamp cost?")[1]
+    assert desk.run("index", str(desk.docs), str(other), "--no-kv")[0] == 0
+    assert desk.indexed() == {"door.txt", "lamp.txt"}
+
+
+def test_why_applies_rules_from_the_indexed_folder_only(desk: Desk) -> None:
+    default_path().parent.mkdir(parents=True)
+    default_path().write_text('[index]\nexclude = ["/private/"]\n')
+    deeper = desk.docs / "work" / "private"
+    deeper.mkdir(parents=True)
+    (deeper / "umbra.txt").write_text("The umbra is dark.\n")
+    (desk.docs / "work" / "plan.txt").write_text("A plan.\n")
+    assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
+    assert desk.indexed() >= {"umbra.txt", "plan.txt"}
+    assert "left out" not in desk.run("why", str(deeper / "umbra.txt"))[1]
+    (deeper / "new.txt").write_text("New.\n")
+    assert "not indexed yet" in desk.run("why", str(deeper / "new.txt"))[1]
 
 
 def test_rules_that_are_there_stay_and_one_that_is_not_needed_is_not_written(desk: Desk) -> None:
@@ -67,10 +94,11 @@ def test_rules_that_are_there_stay_and_one_that_is_not_needed_is_not_written(des
     settings.parent.mkdir(parents=True)
     settings.write_text('[index]\nexclude = ["*.log"]  # mine\n')
     assert desk.run("purge", str(desk.private / "health.md"), "--yes")[0] == 0
-    assert load().index.exclude == ("*.log", "/private/health.md") and "# mine" in settings.read_text()
+    rules = ("*.log", rule_for_path(desk.private / "health.md", is_folder=False))
+    assert load().index.exclude == rules and "# mine" in settings.read_text()
     report = json.loads(desk.run("purge", str(desk.private / "health.md"), "--yes", "--json")[1])
     assert report["excluded"] == [], "a rule leaves it out already"
-    assert load().index.exclude == ("*.log", "/private/health.md")
+    assert load().index.exclude == rules
 
 
 def test_what_cannot_be_excluded_is_purged_all_the_same_and_said(desk: Desk) -> None:
@@ -78,7 +106,7 @@ def test_what_cannot_be_excluded_is_purged_all_the_same_and_said(desk: Desk) -> 
     default_path().parent.write_text("a file where the folder of the settings should be")
     code, out, _ = desk.run("purge", str(desk.private), "--yes")
     assert code == 0 and "Forgot 1 document" in out and desk.indexed() == {"door.txt"}
-    assert "is read again with the next question" in out and '"/private/"' in out
+    assert "is read again with the next question" in out and f'"{rule_for_path(desk.private, is_folder=True)}"' in out
 
 
 def test_a_purged_indexed_folder_is_read_again_by_no_question(desk: Desk) -> None:

@@ -1,0 +1,1 @@
+"""Rules by which files are left out."""

@@ -102,7 +102,8 @@ def edit(text: str, environment: Mapping[str, str]) -> str:
         editor.append(waiting)
     with tempfile.TemporaryDirectory(prefix="desk-rag-question-") as place:
         file = Path(place) / "question.txt"
-        file.write_text(text, encoding="utf-8")
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
         try:
             failed = subprocess.run([*editor, str(file)], check=False).returncode
             edited = file.read_text(encoding="utf-8", errors="replace")

@@ -38,7 +38,7 @@ def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Messag
 def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
     """Bring folders and files up to date, by the index settings of the request, which hold from now on."""
     folders = _use_index_settings(service, request)
-    run = Run(service.parts, service.settings, stop, _Relay(service, emit))
+    run = Run(service.parts_in_task, service.settings, stop, _Relay(service, emit))
     finished = run.run(folders, warm=bool(request.get("warm")))
     service.report(finished)
     emit({"finished": values.plain(finished)})
@@ -76,10 +76,14 @@ def forget(store: Store, path: Path, *, check: bool = False, keep_caches: bool =
 
 
 def _obey(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
-    """Look through all folders by the index settings of the request, which hold from now on."""
-    _use_index_settings(service, request)
+    """Look through all folders by the index settings of the request, which hold from now on.
+
+    What is wanted again of the request is indexed again if this process was given it.
+    """
+    wanted = _use_index_settings(service, request)
     service.sweep()
-    emit({"obeyed": True})
+    folders = service.folders
+    emit({"obeyed": all(path in folders or any(folder in path.parents for folder in folders) for path in wanted)})
 
 
 def _use_index_settings(service: Service, request: Message) -> list[Path]:

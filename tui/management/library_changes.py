@@ -20,6 +20,7 @@ from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.config import Settings
     from desk_rag.settings_file import Key
     from desk_rag.store.store import Store
     from desk_rag.store.types import PurgeReport
@@ -91,15 +92,19 @@ class LibraryChanges:
 
     def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = ()) -> bool:
         """Write the rules and have them obeyed, with `wanted` read again; False if that has to wait."""
+        session = self._session
+        session.file.write({EXCLUDE: list(rules) or None})
+        return self._use(with_rules(session.settings, rules), session.folders, wanted)
+
+    def _use(self, settings: Settings, folders: Sequence[Path], wanted: Sequence[Path]) -> bool:
+        """Index `folders` from now on, here or in the process that indexes; False if that has to wait."""
         from desk_rag.indexer.resident import handover
 
         session = self._session
-        session.file.write({EXCLUDE: list(rules) or None})
-        now = session.use(with_rules(session.settings, rules), session.folders)
+        now = session.use(settings, folders)
         if session.indexing is None or not session.indexing.indexes:
             with suppress(NoResident):
-                handover.use_index_settings(session.settings, wanted)
-                return True
+                return handover.use_index_settings(session.settings, wanted)
         return now
 
     def _later(self) -> str:
@@ -196,7 +201,7 @@ class LibraryChanges:
         else:
             self._write_back(exclusion, named)
             folders = (*session.folders, *(root for root in roots if root not in session.folders))
-            now = session.use(session.settings.model_copy(update={"folders": self._folders()}), folders)
+            now = self._use(session.settings.model_copy(update={"folders": self._folders()}), folders, (path,))
         return f"{path.name} is read again{'' if now else self._later()}; caches that are still there are used again."
 
     def _write_back(self, exclusion: Exclusion | None, named: tuple[Path, ...]) -> None:

@@ -71,7 +71,7 @@ class LibraryChanges:
 
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
-        now = self._set_rules((*self._rules(), exclusion.rule))
+        now = self._set_rules((*self._rules(), exclusion.rule), excluded=(exclusion.path, *exclusion.elsewhere))
         said = f"“{exclusion.rule}” is excluded{'' if now else self._later()}."
         return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion.rule))
 
@@ -90,21 +90,31 @@ class LibraryChanges:
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
         return rules_in(self._session.file, without=without)
 
-    def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = ()) -> bool:
-        """Write the rules and have them obeyed, with `wanted` read again; False if that has to wait."""
+    def _set_rules(
+        self, rules: tuple[str, ...], wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()
+    ) -> bool:
+        """Write the rules and have them obeyed; False if that has to wait.
+
+        `wanted` is read again, and the documents of `excluded` are removed at once.
+        """
         session = self._session
         session.file.write({EXCLUDE: list(rules) or None})
-        return self._use(with_rules(session.settings, rules), session.folders, wanted)
+        return self._use(with_rules(session.settings, rules), session.folders, wanted, excluded)
 
-    def _use(self, settings: Settings, folders: Sequence[Path], wanted: Sequence[Path]) -> bool:
+    def _use(
+        self, settings: Settings, folders: Sequence[Path], wanted: Sequence[Path], excluded: Sequence[Path] = ()
+    ) -> bool:
         """Index `folders` from now on, here or in the process that indexes; False if that has to wait."""
         from desk_rag.indexer.resident import handover
+        from desk_rag.indexer.resident.changes import remove_excluded
 
         session = self._session
         now = session.use(settings, folders)
-        if session.indexing is None or not session.indexing.indexes:
-            with suppress(NoResident):
-                return handover.use_index_settings(session.settings, wanted)
+        if session.indexing is not None and session.indexing.indexes:
+            remove_excluded(session.indexing.store, excluded)  # a paused indexing would leave them in answers
+            return now
+        with suppress(NoResident):
+            return handover.use_index_settings(session.settings, wanted, excluded)
         return now
 
     def _later(self) -> str:

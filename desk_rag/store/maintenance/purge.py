@@ -16,8 +16,8 @@ from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.chats.chats import forget_folder, saved_text
 from desk_rag.store.chats.place import places
 from desk_rag.store.layout import Layout
+from desk_rag.store.maintenance import trace_search
 from desk_rag.store.maintenance.full_disk import PurgeSpace
-from desk_rag.store.maintenance.traces import SearchFailed, files_with
 from desk_rag.store.types import PurgeReport
 
 _SHORTEST_TRACE = 12
@@ -146,7 +146,4 @@ def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:
     roots = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
     roots |= {place for place in places(layout.root) if place.is_dir()}
     files = {path for root in roots for path, status in OwnedDirectory(root).scan(root) if S_ISREG(status.st_mode)}
-    try:
-        return [str(file) for file in files_with(pieces, sorted(files))]
-    except SearchFailed:
-        return ["the files could not be searched for remaining text"]
+    return trace_search.search(sorted(files), pieces)

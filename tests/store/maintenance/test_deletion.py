@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.store import Store
@@ -105,16 +101,3 @@ def test_nothing_is_computed_for_documents_that_are_about_to_be_removed(store: S
     assert waiting() == [everything] * 3
     store.deletions.decide(A, Decision.CONFIRMED)
     assert waiting() == [staying] * 3
-
-
-@pytest.mark.skipif(os.name != "posix", reason="only POSIX locks are lost by closing another descriptor")
-def test_the_search_for_remaining_text_loses_no_lock_on_the_catalog(store: Store, root: Path) -> None:
-    store.put_document(made.document(A, ["a sentence to be forgotten"]), made.chunks(["a sentence to be forgotten"]),
-                       made.stamp())  # fmt: skip
-    assert store.purge_verify(A).verified
-    store.put_document(made.document(B, ["written later"]), made.chunks(["written later"]), made.stamp())
-    log = root / "catalog.sqlite-wal"
-    before = log.stat().st_ino
-    read = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT id FROM chunks'); c.close()"
-    subprocess.run([sys.executable, "-c", read, str(root / "catalog.sqlite")], check=True, capture_output=True)
-    assert log.stat().st_ino == before, "another process that closes the catalog must not take itself for the last"

@@ -52,8 +52,12 @@ def purge(
         if turns and not as_json:
             print_lines([_chats_line(turns)])
         return nothing_indexed(settings, as_json=as_json)
-    unwritten = _write(rules, file)
-    report, left_out = _purge_folder(settings, path, rules, check=check)
+    before, unwritten = _rules_before(file), _write(rules, file)
+    try:
+        report, left_out = _purge_folder(settings, path, rules, check=check)
+    except BaseException:
+        _take_back(before, file)  # what was not forgotten is kept up to date
+        raise
     if as_json:
         written = [] if unwritten else list(rules)
         extra = {"excluded": written, "settings_file": str(file.path)}
@@ -106,6 +110,25 @@ def _write(rules: Sequence[str], file: SettingsFile) -> str:
     except ConfigError as error:
         return error.message
     return ""
+
+
+def _rules_before(file: SettingsFile) -> tuple[str, ...] | None:
+    """Return the rules in the settings file; None if it cannot be read."""
+    from desk_rag.indexer.resident.exclusion import rules_in
+
+    try:
+        return rules_in(file)
+    except ConfigError:
+        return None
+
+
+def _take_back(before: Sequence[str] | None, file: SettingsFile) -> None:
+    """Take rules that were added to the settings file out of it again."""
+    from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
+
+    with suppress(ConfigError):
+        if before is not None and rules_in(file) != tuple(before):
+            file.write({EXCLUDE: list(before) or None})
 
 
 def _outlook(

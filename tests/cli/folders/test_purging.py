@@ -11,6 +11,7 @@ from desk_rag.cli import main
 from desk_rag.config import StoreSettings, default_path, load
 from desk_rag.documents.rules.one_path import rule_for_path
 from desk_rag.documents.status import FileState
+from desk_rag.errors import StoreFull
 from desk_rag.store.store import Store
 
 
@@ -73,6 +74,19 @@ def test_a_folder_of_the_same_name_elsewhere_stays(desk: Desk) -> None:
     assert "44 pounds" in desk.run("ask", "What does the Basilisk lamp cost?")[1]
     assert desk.run("index", str(desk.docs), str(other), "--no-kv")[0] == 0
     assert desk.indexed() == {"door.txt", "lamp.txt"}
+
+
+def test_a_purge_that_fails_excludes_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFull("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "purge_verify", full)
+        patched.setattr(Store, "purge", full)
+        assert desk.run("purge", str(desk.private), "--yes")[0] == 4
+    assert load().index.exclude == () and desk.indexed() == {"door.txt", "health.md"}
+    (desk.private / "health.md").write_text("Blood pressure 120/80 today.\n")
+    assert "120/80" in desk.run("ask", "What is my blood pressure?")[1], "what was not forgotten is kept up to date"
 
 
 def test_why_applies_rules_from_the_indexed_folder_only(desk: Desk) -> None:

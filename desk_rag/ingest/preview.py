@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from desk_rag.config import GIB, IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
-from desk_rag.documents.formats import KIND_NOT_READ, Format
+from desk_rag.documents.formats import Format
 from desk_rag.documents.status import FileState
-from desk_rag.ingest.file_update import as_known, is_gone, stamp_of
+from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
 
 if TYPE_CHECKING:
@@ -100,12 +100,10 @@ def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: Index
     known = row is not None and isinstance(entry, FoundFile) and row.stamp == stamp_of(entry, settings)
     if isinstance(entry, LeftOut):
         reason = entry.reason
-    elif not document.supported(entry.path, settings):
-        reason = f"{KIND_NOT_READ} ('{entry.path.suffix}')"
-    elif not entry.size:
-        reason = "empty"
     else:
-        reason = as_known(row).reason if known and row is not None and row.state is FileState.SKIPPED else ""
+        reason = not_opened(entry, settings)
+        if not reason and known and row is not None and row.state is FileState.SKIPPED:
+            reason = as_known(row).reason
     if reason:
         return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=kind_of(reason))
     assert isinstance(entry, FoundFile)

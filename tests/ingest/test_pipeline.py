@@ -21,6 +21,7 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
+from desk_rag.ingest.preview import changes
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.quant import LayerScheme, QuantScheme
@@ -137,9 +138,21 @@ def test_progress_counts_up_to_its_total(sync: Sync, docs: Path) -> None:
     for n in range(5):
         (docs / f"more{n}.txt").write_text(f"Page {n} of the diary, with a word about the weather.\n")
     words = [e for e in sync() if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS]
-    assert [(e.done, e.total) for e in words] == [(n, 8) for n in range(1, 9)]
+    assert [(e.done, e.total) for e in words] == [(n, 7) for n in range(1, 8)], "the photo is not opened"
     assert words[-1].rate > 0
     assert words[-1].eta_seconds == 0
+
+
+def test_progress_and_preview_count_the_same_files(sync: Sync, docs: Path) -> None:
+    (docs / "empty.txt").write_text("")
+    (docs / "broken.pdf").write_bytes(b"no PDF at all")
+    (docs / "plan.dwg").write_bytes(bytes(range(256)) * 9)  # told from text only when it is opened
+    would_do = changes(None, [docs], SETTINGS)
+    events = sync()
+    totals = {e.total for e in events if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS}
+    assert totals == {len(would_do.new)} == {4}
+    done = summary(events)
+    assert done.indexed + done.failed + done.skipped == would_do.files == 6
 
 
 def test_an_edit_replaces_the_chunks(sync: Sync, docs: Path) -> None:

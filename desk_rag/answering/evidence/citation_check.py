@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from desk_rag.answering.events import CheckedSentence, Citation, Evidence, SentenceChecked, Source, StreamEvent
-from desk_rag.documents import document, line_search
+from desk_rag.answering.evidence import line_search
+from desk_rag.documents import document
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.formats import Format, format_of_name, readable_in_part
 from desk_rag.errors import DocumentError

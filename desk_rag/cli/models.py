@@ -193,18 +193,34 @@ def _use(settings: Settings, task: Task) -> int:
             chosen = chosen.model_copy(update={"name": str(Path(task.name).expanduser().absolute())})
     file = SettingsFile(task.config or config.default_path())
     changes: dict[Key, object] = {("model", "name"): chosen.name}
-    if chosen.quantization != config.load(task.config).model.quantization:
+    before = config.load(task.config).model.quantization
+    if chosen.quantization == before:  # none was named on the command line
+        chosen = chosen.model_copy(update={"quantization": _fitting(chosen.name, settings)})
+    if chosen.quantization != before:
         changes["model", "quantization"] = chosen.quantization
     file.write(changes)
     if task.as_json:
         out.print_json(sys.stdout, {"used": chosen.name, "settings_file": str(file.path)})
     else:
         print_lines([
-            f"From now on '{clean(chosen.name)}' answers ({shown_path(file.path)}).",
+            f"From now on '{clean(chosen.name)}' answers ({shown_path(file.path)})"
+            f"{f', with {chosen.quantization} weights' if chosen.quantization != 'none' else ''}.",
             "It has caches of its own: `desk-rag index` fills them, and those of the model before stay until the disk "
             "budget needs the room.",
         ])  # fmt: skip
     return 0
+
+
+def _fitting(name: str, settings: Settings) -> str:
+    """The least quantisation with which a model fits into memory now; 'none' if it fits with none or is not known."""
+    from desk_rag.model import weights
+    from desk_rag.model.library import fit, installed
+    from desk_rag.model.library.machine import measure
+
+    model = installed.describe(name, "", weights.resolve(name, allow_download=False))
+    if model.shape is None:
+        return "none"
+    return fit.fit(model, model.shape, measure(settings, 0)).quantization or "none"
 
 
 def _download(settings: Settings, task: Task) -> int:

@@ -36,13 +36,16 @@ class Machine:
     """Text of the folder; 0 if it is not known."""
     computes_in_bf16: bool = True
     """False if the CPU computes in fp32 only, in which weights take twice the memory."""
+    multiplies_int8: bool = False
+    """True if the CPU multiplies matrices of int8 rows."""
 
     def device_for(self, parameters: int) -> Device:
         """Return the device that serves a model of so many parameters."""
         if self.gpu_bytes:
             return Device("GPU memory", self.gpu_free_bytes, 2, on_gpu=True)
         small = parameters < SMALL_MODEL
-        return Device("memory", self.ram_bytes, 4 if small or not self.computes_in_bf16 else 2, on_gpu=False)
+        width = 4 if small or not self.computes_in_bf16 else 2
+        return Device("memory", self.ram_bytes, width, on_gpu=False, multiplies_int8=self.multiplies_int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Fit:
 
     model: Installed
     weights: dict[str, int]
-    """Bytes in memory by quantisation: 'none' (as it is), and on a GPU 'int8' and 'nf4'."""
+    """Bytes in memory by quantisation: 'none' (as it is), 'int8', and on a GPU 'nf4'."""
     memory: MemoryPlan
     """Plan with the least quantisation that fits, or the smallest one if none does."""
     kv_bytes_per_token: int
@@ -91,7 +94,7 @@ def fit(model: Installed, shape: Shape, machine: Machine) -> Fit:
     folder = int(machine.text_characters / CHARACTERS_PER_TOKEN * shape.kv_bytes_per_token)
     return Fit(
         model=model,
-        weights={form: weight_bytes(shape, form, device.weight_bytes) for form in forms},
+        weights={form: weight_bytes(shape, form, device) for form in forms},
         memory=chosen or plan(shape, forms[-1], device, lazy_possible=shape.full_attention),
         kv_bytes_per_token=shape.kv_bytes_per_token,
         folder_bytes=folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from desk_rag.config import GIB, Settings
+from desk_rag.model.embedded import int8_linear
 from desk_rag.model.library.fit import Machine
 from desk_rag.model.memory.plan import cpu_has_bf16
 
@@ -19,6 +20,7 @@ def measure(settings: Settings, text_characters: int) -> Machine:
         budget_bytes=int(settings.store.budget_gib * GIB),
         text_characters=text_characters,
         computes_in_bf16=cpu_has_bf16(),
+        multiplies_int8=int8_linear.available(),
     )
 
 

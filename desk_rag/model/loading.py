@@ -61,7 +61,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     _stay_offline()
     device = pick_device(settings)
     if device.type == "cpu":
-        _set_threads(settings)
+        set_threads(settings)
     if settings.name == "embedded" and pack and device.type == "cpu" and not settings.adapter:
         return _load_embedded(directory, settings)
     quiet_libraries()
@@ -305,7 +305,7 @@ def _bitsandbytes(kind: str) -> Any:
     )
 
 
-def _set_threads(settings: ModelSettings) -> None:
+def set_threads(settings: ModelSettings) -> None:
     """Leave a core to other programs, unless the settings or OMP_NUM_THREADS say how many threads to use."""
     import psutil
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from desk_rag.model.library.installed import Installed, Shape
 from desk_rag.model.memory.plan import (
@@ -38,6 +38,8 @@ class Machine:
     """False if the CPU computes in fp32 only, in which weights take twice the memory."""
     multiplies_int8: bool = False
     """True if the CPU multiplies matrices of int8 rows."""
+    weights_per_second: Mapping[str, float] = field(default_factory=dict)
+    """Weights read a second while decoding, by quantisation; 'small' for models that a CPU holds in fp32."""
 
     def device_for(self, parameters: int) -> Device:
         """Return the device that serves a model of so many parameters."""
@@ -63,6 +65,8 @@ class Fit:
     quantization: str
     """The least quantisation with which it fits; empty if it fits with none."""
     fits_budget: bool
+    tokens_per_second: Mapping[str, float]
+    """Tokens of an answer expected a second, by quantisation; none for mixtures of experts."""
 
     @property
     def slab_bytes(self) -> int:
@@ -100,4 +104,14 @@ def fit(model: Installed, shape: Shape, machine: Machine) -> Fit:
         folder_bytes=folder,
         quantization=chosen.quantization if chosen is not None else "",
         fits_budget=folder <= machine.budget_bytes,
+        tokens_per_second=_tokens_per_second(shape, forms, machine),
     )
+
+
+def _tokens_per_second(shape: Shape, forms: Sequence[str], machine: Machine) -> dict[str, float]:
+    """Every decoded token reads all weights once."""
+    if not shape.dense or shape.stored_bytes:
+        return {}
+    small = not machine.gpu_bytes and shape.parameters < SMALL_MODEL
+    rates = {form: machine.weights_per_second.get("small" if small and form == "none" else form, 0.0) for form in forms}
+    return {form: float(f"{rate / shape.parameters:.2g}") for form, rate in rates.items() if rate}

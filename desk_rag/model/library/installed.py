@@ -38,6 +38,8 @@ class Shape:
     """Bytes of weights that came quantised and stay as they are; 0 for others."""
     int8_rows_bytes: int = 0
     """Bytes of the weights as a CPU holds them with int8 rows; 0 if they have no such form."""
+    dense: bool = True
+    """False for a mixture of experts, of which a token reads only some."""
     full_attention: bool = True
     """No layer has a sliding window or capped scores, so that lazy attention can serve it."""
 
@@ -116,6 +118,7 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
     embeddings = [shape for name, shape in tensors.items() if "embed_tokens" in name or "token_embd" in name]
     heads_out = [shape for name, shape in tensors.items() if name in ("lm_head.weight", "output.weight")]
     table, parameters = (sum(math.prod(shape) for shape in shapes) for shapes in (embeddings, tensors.values()))
+    dense = not any("exps" in name or ".experts." in name for name in tensors)
     rows = int(_PER_ROW_WEIGHT * (parameters - table if heads_out else parameters)) + 2 * table
     return Shape(
         model_type=str(config.get("model_type")),
@@ -125,7 +128,8 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
         window=int(config.get("max_position_embeddings") or 0),
-        int8_rows_bytes=0 if any("exps" in name or ".experts." in name for name in tensors) else rows,
+        int8_rows_bytes=rows if dense else 0,
+        dense=dense,
         full_attention=not (config.get("attn_logit_softcapping") or _slides(config)),
     )
 

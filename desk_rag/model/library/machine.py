@@ -11,7 +11,7 @@ from desk_rag.config import GIB, Settings
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.library.fit import Machine
 from desk_rag.model.loading import set_threads
-from desk_rag.model.memory.plan import SMALL_MODEL, cpu_has_bf16
+from desk_rag.model.memory.plan import cpu_has_bf16
 from desk_rag.model.packed_linear import pack_linears
 
 _INNER, _OUTER, _MATRICES, _ROUNDS = 4096, 8192, 2, 3
@@ -56,8 +56,8 @@ def _weights_per_second(form: torch.dtype) -> float:
     )
     if form is torch.int8:
         tensors: dict[str, torch.Tensor] = {}
-        for name, linear in matrices.named_children():
-            tensors[f"{name}.weight"], tensors[f"{name}.weight.scale"] = int8_linear.coded_rows(linear.weight)
+        for name, weight in matrices.named_parameters():
+            tensors[name], tensors[f"{name}.scale"] = int8_linear.coded_rows(weight)
         int8_linear.place_int8(matrices, tensors, ".scale")
     elif form is torch.float32:
         pack_linears(matrices)
@@ -83,7 +83,7 @@ def _gpu_rate() -> float:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return 0.0
-    return 2e6 * clock * width / 8
+    return 2e6 * float(clock) * float(width) / 8
 
 
 def gpu_bytes() -> tuple[int, int]:

@@ -273,7 +273,8 @@ def _as_json(model: Installed) -> dict[str, object]:
 def _fit_as_json(each: Fit) -> dict[str, object]:
     return {
         "name": each.model.name, "source": each.model.source, "suits": each.suits, "refusal": each.model.refusal,
-        "quantization": each.quantization, "weights": each.weights, "tokens_per_second": dict(each.tokens_per_second), "slab_bytes": each.slab_bytes,
+        "quantization": each.quantization, "weights": each.weights,
+        "tokens_per_second": dict(each.tokens_per_second), "slab_bytes": each.slab_bytes,
         "memory": {
             "parts": dict(each.memory.parts), "total": each.memory.total, "free": each.memory.device.free_bytes,
             "fits": each.memory.fits, "context_tokens": each.memory.context_tokens, "lazy": each.memory.lazy,

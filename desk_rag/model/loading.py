@@ -129,7 +129,7 @@ def wrap(
         attention.register()
         module.set_attn_implementation(attention.NAME)
     layout, identity = attention_layout.find(module.eval()), _canonical_config(config)
-    size = sum(parameter.numel() for parameter in module.parameters())
+    size = sum(parameter.numel() for parameter in module.parameters()) + requantize.coded_weights(module)
     return _bundle(
         module, prompt, name, directory, support, layout, identity, quantization=quantization, num_parameters=size
     )

@@ -13,6 +13,7 @@ import torch
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.model.checkpoint.row_int8 import SCALE
 from desk_rag.model.embedded import int8_linear
+from desk_rag.model.packed_linear import PackedPart
 
 _NOT_HERE = "This CPU does not multiply int8 (it lacks VNNI), or this torch does not."
 
@@ -93,6 +94,15 @@ def check_matrices(module: Any) -> None:
             f"Most weights of '{module.config.model_type}' are a mixture of experts, which has no int8 form on a CPU.",
             remedy="Leave --quantization out, or take a model without experts.",
         )
+
+
+def coded_weights(module: Any) -> int:
+    """Weights in int8 rows, a tied output matrix left out: it is that of the word table."""
+    tied = getattr(module.config, "tie_word_embeddings", False)
+    shared = {id(part.beside): part.beside.whole for part in module.modules() if isinstance(part, PackedPart)}
+    rows = [part for part in (*module.modules(), *shared.values()) if isinstance(part, int8_linear.Int8Linear)]
+    head = module.get_output_embeddings() if tied else None
+    return sum(part.in_features * part.out_features for part in rows if part is not head)
 
 
 def quantize_on_cpu(module: Any) -> Any:

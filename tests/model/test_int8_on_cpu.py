@@ -23,7 +23,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.library.installed import describe
 from desk_rag.model.loading import load_model
 from desk_rag.model.memory.plan import Device, weight_bytes
-from desk_rag.model.requantize import NarrowEmbedding
+from desk_rag.model.requantize import NarrowEmbedding, coded_weights
 from tests.model.gguf.families import TINY, write_tiny
 from tests.model.hostile_models import plain_adapter, plain_model
 from tests.models import FAMILIES, Family, byte_prompt, each_family
@@ -91,9 +91,8 @@ def test_a_decoded_token_is_that_of_the_whole_pass(tmp_path: Path) -> None:
 def test_the_planned_memory_is_that_of_what_is_held(tmp_path: Path) -> None:
     place = written(tmp_path, family("qwen2"))
     model = loaded(place)
-    rows = [part for part in model.module.modules() if isinstance(part, int8_linear.Int8Linear)]
-    rows += [part.beside._whole for part in model.module.modules() if getattr(part, "part", None) == 0]
-    codes = sum(row.in_features * row.out_features for row in rows)
+    codes = coded_weights(model.module)
+    assert model.spec.num_parameters == loaded(place, "none").spec.num_parameters
     rest = sum(parameter.nbytes for parameter in model.module.parameters())
     shape = describe("tiny", "folder", place).shape
     assert shape is not None

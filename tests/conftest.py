@@ -67,6 +67,6 @@ def sample_docs() -> Path:
 def reader():  # type: ignore[no-untyped-def]
     """The embedded reader on the CPU, loaded once for the whole run."""
     from desk_rag.config import ModelSettings
-    from desk_rag.model.loading import load_model
+    from tests.loaded_once import shared_model
 
-    return load_model(ModelSettings(device="cpu"))
+    return shared_model(ModelSettings(device="cpu"))

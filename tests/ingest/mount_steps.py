@@ -22,7 +22,7 @@ from tests.ingest.absent_world import HOUR, World, absent, removed
 
 USB = "usb"
 _CLONE_NEWNS = 0x20000
-"""Of sched.h; `os.unshare` is newer than Python 3.11."""
+"""As in sched.h; `os.unshare` is newer than Python 3.11."""
 
 
 def mount(*words: str | Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.evidence.line_search import lines_of
+from desk_rag.answering.evidence.citation_check import lines_of
 
 
 @pytest.mark.parametrize(

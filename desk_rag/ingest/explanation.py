@@ -129,13 +129,9 @@ def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile
 
 
 def _bases(store: Store | None, settings: Settings, path: Path) -> Iterator[Path]:
-    """Yield the folders around `path` that are indexed; if none is known, its parents with documents."""
+    """Yield the indexed folders around `path`, those of the settings first; without a store, all of the settings."""
     known = [folder.expanduser().resolve() for folder in settings.folders]
-    known += [] if store is None else store.volumes.roots()
-    around = [folder for folder in dict.fromkeys(known) if store is None or folder in path.parents]
-    yield from around
-    for parent in path.parents if store is not None and not around else ():
-        if parent == Path.home() or parent == parent.parent:
-            return
-        if store is not None and store.documents(parent):
-            yield parent
+    if store is None:
+        yield from known
+    else:
+        yield from (root for root in dict.fromkeys([*known, *store.volumes.roots()]) if root in path.parents)

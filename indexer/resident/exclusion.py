@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.discovery import LeftOut, examine
-from desk_rag.documents.rules.one_path import rule_for_path
+from desk_rag.documents.ignore_rules import pattern_of
 from desk_rag.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def with_rules(settings: Settings, rules: Sequence[str]) -> Settings:
 
 def rule_for(path: Path, root: Path, settings: Settings, *, is_folder: bool) -> str:
     """Return the rule that leaves `path` in the indexed folder `root` out. Raises ConfigError if none can name it."""
-    rule = rule_for_path(path, is_folder=is_folder)
+    rule = pattern_of(path, is_folder=is_folder)
     if not _leaves_out(with_rules(settings, (*settings.index.exclude, rule)), path, root):
         raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
     return rule

@@ -67,8 +67,8 @@ class LibraryChanges:
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
         now = self._set_rules((*self._rules(), exclusion.rule), excluded=(exclusion.path,))
-        said = f"“{exclusion.rule}” is excluded{'' if now else self._later()}."
-        return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion.rule))
+        said = f"{shown_path(exclusion.path)} is excluded{'' if now else self._later()}."
+        return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion))
 
     def _still_quoted(self, path: Path) -> str:
         """Return a sentence on saved chats that quote what was excluded; '' if none does."""
@@ -78,9 +78,10 @@ class LibraryChanges:
             return ""
         return f" Saved chats still hold answers from it: `desk-rag purge {shown_path(path)}` deletes them, too."
 
-    def _allow(self, rule: str) -> str:
-        now = self._set_rules(self._rules(without=rule))
-        return f"“{rule}” is no longer excluded{'; its files are read again' if now else self._later()}."
+    def _allow(self, exclusion: Exclusion) -> str:
+        now = self._set_rules(self._rules(without=exclusion.rule))
+        outlook = "; its files are read again" if now else self._later()
+        return f"{shown_path(exclusion.path)} is no longer excluded{outlook}."
 
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
         return rules_in(self._session.file, without=without)

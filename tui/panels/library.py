@@ -296,9 +296,9 @@ class LibraryScreen(PanelScreen):
 
     def _exclusion_came(self, exclusion: Exclusion) -> None:
         text = (
-            f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
+            f"A rule for {home_path(exclusion.path)} is added to `exclude` in {home_path(self.session.file.path)}. "
             f"{count(exclusion.indexed, 'document')} will leave the index; the files themselves stay as they are. "
-            "This can be undone; caches are kept for a while."
+            + "This can be undone; caches are kept for a while."
         )
         choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))
 

@@ -8,12 +8,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Footer, Static, TextArea
+from textual.widgets import Static, TextArea
 from textual.widgets.text_area import Selection
 
 from desk_rag.answering.events import Source
 from desk_rag.documents.chunking import Chunk
 from desk_rag.sanitize import clean
+from desk_rag.tui.keys.footer import KeyFooter
 from desk_rag.tui.wording import safe
 
 _LAYOUT_SECONDS = 0.02
@@ -41,7 +42,7 @@ class DocumentTextScreen(Screen[None]):
         for key in ("f6", "f7"):  # keys of the app, which would stand first in the footer
             area._bindings.key_to_bindings.pop(key, None)
         yield area
-        yield Footer(compact=True)
+        yield KeyFooter(compact=True)
 
     def on_mount(self) -> None:
         area = self.query_one(TextArea)

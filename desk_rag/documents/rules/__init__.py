@@ -1,1 +1,0 @@
-"""Rules by which files are left out."""

@@ -20,7 +20,7 @@ _NAMES_CODE = re.compile(
 )
 _CODE_LINE = re.compile(
     r"^from\s+[\w.]+\s+import\b|^(?:(?:async\s+)?def|class|import|return|yield|raise|assert|elif|else|try|except|with|for|if"
-    r"|func|fn|pub|static|const|let|var|void|public|private)\b.*[:;({,]$|^@\w|^(?:return|import|raise|assert)\s\S+$"
+    r"|func|fn|pub|static|const|let|var|void|public|private)\b.*[:;({,]$|^@\w|^(?:return|import|raise|assert)\s\S+$|^(?:return|raise|yield)\s+(?:[frb]?[\"'{\[]|\w+\()"
     r"|^[\w.]+(?:,\s*[\w.]+)*\s*=\s*[\w.]+[(\[]|->\s*[\w\[\], |]+:?$|\(self\b"
 )
 _ASKS_MEANING = re.compile(r"^what(?:['’]s|\s+is)\s+an?\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\W*$", re.I)

@@ -15,6 +15,8 @@ from desk_rag.answering.requirements.objections import Objections, names_code
         ("What are the shutters?", "Shutters", True),  # a heading
         ("Are the keys stored?", "The keys are stored.", False),  # it says yes
         ("How do I remove a folder?", "def remove_folder(store: Store, path: Path) -> None:", True),
+        ("How do I remove a folder?", 'return f"{self.reason}: `purge FOLDER` removes it"', True),
+        ("How do I remove a folder?", "return to the list and press x", False),
         ("How do I remove a folder?", "from desk_rag.store import remove_folder", True),
         ("How do I remove a folder?", "folder = store.remove(path)", True),
         ("Which function removes a folder?", "def remove_folder(store: Store, path: Path) -> None:", False),

@@ -91,6 +91,11 @@ _ASKS_DONE = re.compile(
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 
 
+_NAME = r"[^\W\d_a-z][\w.’'-]*"
+_ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+(?P<name>{_NAME}(?:\s+{_NAME})*)\?*$")
+_ONLY_NAMES = re.compile(rf"{_NAME}(?:\s+{_NAME})*")
+
+
 class AnswerKind(Enum):
     """A kind of short answer, with the words that name it."""
 
@@ -150,6 +155,13 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     kind = kind_asked(question)
     if kind is not None and not is_of_kind(kind, answer):
         return f"The question asks for {kind.value}, and “{answer}” is none"
+    asked = _ASKS_WHO_IS.match(question.strip())
+    if (
+        asked is not None
+        and _ONLY_NAMES.fullmatch(answer.strip())
+        and not set(answer.split()) & set(asked["name"].split())
+    ):
+        return f"The question asks who {asked['name']} is, and “{answer}” is another name"
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
     return ""

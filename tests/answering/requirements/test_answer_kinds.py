@@ -77,3 +77,11 @@ def test_a_misfit_says_what_was_asked_for() -> None:
         "The question asks for a name, and “NM-88213-K” is none"
     )
     assert misfit("Which supplier sent it?", "Sommer", "Sommer sent it.") == ""
+
+
+def test_who_somebody_is_is_not_said_by_another_name() -> None:
+    quote = "G. Abara takes over the store from M. Ostrander."
+    assert misfit("Who is G. Abara?", "M. Ostrander", quote)
+    assert not misfit("Who is G. Abara?", "the new teacher", quote)
+    assert not misfit("Who is Lucinda?", "Lucinda Harrow", "Present: Lucinda Harrow")
+    assert not misfit("Who is the teacher?", "M. Ostrander", quote)

@@ -35,6 +35,8 @@ from desk_rag.answering.requirements.objections import Objections, names_code
         ("When does the lease end?", "It begins on 1 October 2021 and lasts two years.", False),
         ("When does the lease begin?", "The lease ends on 1 October 2021.", True),
         ("When does the lease begin?", "The lease is from 1 October 2021.", False),
+        ("What is the phone number of the viola teacher?", "Etienne Dufresne, Phone: 0555 190 336", True),
+        ("What is the phone number of Dufresne?", "Etienne Dufresne, Phone: 0555 190 336", False),
         ("When was it paid?", "Date: 2024-05-06", True),
         ("When was it written?", "Date: 2024-05-06", False),
         ("When does the market open?", "The market opens on the chapel meadow.", True),

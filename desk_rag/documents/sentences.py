@@ -162,6 +162,11 @@ def stands_in(place: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start <= place < end for start, end in ranges)
 
 
+def is_quoted(text: str, unit: str) -> bool:
+    """Return whether a sentence of a chunk stands only where a mail quotes an earlier one."""
+    return stands_in(text.find(unit), quoted_parts(text))
+
+
 def _citable(unit: str) -> bool:
     if len(unit) < _SHORTEST_WORD and len(unit.split()) < 2:
         return False

@@ -128,7 +128,7 @@ class DecodeStep:
         """Append a token at slot and position `start`; logits [vocab]. Slots before it must be filled."""
         assert start < self._capacity, "slab too small: the engine plans its capacity"
         with torch.inference_mode(), threads.for_rows(1, self._parameters):
-            hidden = self._embeddings[token_id][None]
+            hidden = self._embeddings[token_id][None].float()
             for layer, slabs, rotation in zip(self._layers, self._slabs, self._rotations(start), strict=True):
                 keys, values = (slab.narrow(1, 0, start + 1) for slab in slabs)
                 query = self._project(layer, layer.before_attention(hidden), rotation, keys, values)

@@ -20,6 +20,7 @@ from desk_rag.model import adapters, directory_check, packed_linear, requantize,
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import quantized as quantized_form
 from desk_rag.model.checkpoint import row_int8, tensors
+from desk_rag.model.embedded import threads
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
@@ -310,9 +311,11 @@ def set_threads(settings: ModelSettings) -> None:
     import psutil
 
     if settings.threads:
-        torch.set_num_threads(settings.threads)
+        threads.settle(settings.threads)
     elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (psutil.cpu_count(logical=False) or 2) - 1))
+        threads.settle(max(1, (psutil.cpu_count(logical=False) or 2) - 1))
+    else:
+        threads.settle(None)
 
 
 def _stay_offline() -> None:

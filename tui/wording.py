@@ -147,7 +147,7 @@ def gib(value: int) -> str:
 
 def as_text(answer: Answer, folders: Sequence[Path]) -> str:
     """Return an answer for the clipboard: text, then its quotes with file and place."""
-    return "\n".join([clean(answer.marked_text), *quotes_of(answer, folders)])
+    return "\n".join([clean(answer.marked_text), *([] if answer.is_list else quotes_of(answer, folders))])
 
 
 def quotes_of(answer: Answer, folders: Sequence[Path]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Static
 
-from desk_rag.answering.events import AnswerMode, AnswerText, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import READ_BY_WORDS, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, ModelNotFound, StoreError
 from desk_rag.ingest.events import RootAbsent, StageProgress
@@ -17,6 +17,7 @@ from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
+from desk_rag.tui.wording import as_text
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import (
     FOLDERS,
@@ -50,6 +51,22 @@ async def test_answer_shows_quote_text_and_timing(running: Run) -> None:
         assert text_of(app, ".words").startswith("The warranty ends on 14 March 2028 [1]")
         assert text_of(app, "TimingLine") == "first word 0.19 s · 3 of 4 chunks warm · 31 tok/s · cited 1"
         assert isinstance(app.focused, QuestionInput) and app.focused.text == ""
+
+
+async def test_a_list_names_each_document_once(running: Run) -> None:
+    text = "2 invoices that are not paid:\n[1] INV-1, “Status: open”: boiler.pdf p. 4\n[2] INV-2: mail.eml"
+    final = replace(answer(Q, text, citations=(QUOTE, replace(QUOTE, source_number=2))), model=READ_BY_WORDS)
+    assert final.is_list and not replace(final, model="other").is_list
+    script = [event for event in play(final, [text]) if not isinstance(event, Evidence)]
+    async with running(ScriptedBackend({Q: script})) as pilot:
+        app = pilot.app
+        assert isinstance(app, DeskRagApp)
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        view = app._chat.query_one(AnswerView)
+        assert "[2] INV-2: mail.eml" in text_of(app, ".words") and not view.query(".quote")
+        assert len(view.citations) == 2, "the source list marks them as cited"
+        assert as_text(final, FOLDERS).count("[1]") == 1
 
 
 async def test_the_share_that_was_recomputed_stands_below_the_answer(running: Run) -> None:

@@ -55,6 +55,8 @@ class Request:
     kind: Kind
     topic: str
     """Its remaining words: names and things."""
+    topic_as_asked: str
+    """The same with the small words between them: 'Friends of Bethel'."""
     role: Role
     period: Period | None
     limit: Limit | None
@@ -246,8 +248,8 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
         groups = {**groups, "all": "the"}
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
-        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, group, who,
-        not_understood,
+        task, kind, topic, _as_asked(topic, f"{before} {after}"), role, period, limit, paid, measure,
+        kind_found is None, is_one, is_all, folder, group, who, not_understood,
     )  # fmt: skip
 
 
@@ -269,6 +271,13 @@ def _topic(text: str) -> str:
     while kept and not content_stems(kept[0]):
         kept.pop(0)
     return " ".join(kept)
+
+
+def _as_asked(topic: str, text: str) -> str:
+    """The topic with the small words that stand between its words in the text; the topic if others stand there."""
+    between = r"[\s'’]+(?:(?:of|the|at|in|on|for|and|from|s)\s+){0,3}"
+    match = re.search(between.join(map(re.escape, topic.split())), text) if topic else None
+    return match.group() if match is not None else topic
 
 
 def _take_group(text: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from semantic_text_splitter import TextSplitter
@@ -51,6 +52,8 @@ _NO_END_BEFORE = tuple(
     )
 )
 """Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
+_NEXT_LABEL = re.compile(r"(?<=[\w)\]])\s+(?=[A-Z][a-z]+(?:\s[a-z]+){0,2}:\s)")
+_LABEL = re.compile(r"[A-Z][^\W\d_]+(?:,?\s[a-z]+){0,3}:\s")
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 QUOTED_HEADING = "Quoted from an earlier message"
 """Heading, in a mail, above lines that somebody else wrote."""
@@ -138,8 +141,15 @@ def quotable(text: str) -> list[str]:
     A passage is one sentence within one line, or several if an abbreviation such as 'Mr.' ends the first. It has at
     least two words. Code and tables are quoted line by line.
     """
-    candidates = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
-    return list(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
+    return list(_quotable(text))
+
+
+@lru_cache(maxsize=64)
+def _quotable(text: str) -> tuple[str, ...]:
+    """See `quotable`; the steps of an answer ask for those of the same few chunks."""
+    parts = [part for line in text.split("\n") for part in _labelled(line.strip())]
+    candidates = [unit for part in parts for unit in _whole_sentences(part)]
+    return tuple(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
 
 
 def quoted_parts(text: str) -> list[tuple[int, int]]:
@@ -152,10 +162,20 @@ def stands_in(place: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start <= place < end for start, end in ranges)
 
 
+def is_quoted(text: str, unit: str) -> bool:
+    """Return whether a sentence of a chunk stands only where a mail quotes an earlier one."""
+    return stands_in(text.find(unit), quoted_parts(text))
+
+
 def _citable(unit: str) -> bool:
     if len(unit) < _SHORTEST_WORD and len(unit.split()) < 2:
         return False
     return sum(character.isalnum() for character in unit) >= _FEWEST_LETTERS
+
+
+def _labelled(line: str) -> list[str]:
+    """The parts of a line that runs several together: 'Present: Ana, Ben Apologies: Gus'."""
+    return _NEXT_LABEL.split(line) if _LABEL.match(line) else [line]
 
 
 def _whole_sentences(line: str) -> Iterator[str]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
+from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
 from desk_rag.answering.evidence.trie_decoding import (
     Candidate,
@@ -46,7 +47,7 @@ _LOOKED_UP = 12.0
 """Least log-odds of the row of a table that the question names, see `rows.look_up`."""
 _LEAD = 3.0
 """Log-odds by which a sentence must lead to be the one about what the question names."""
-_OTHER_KIND_NATS = 8.0
+_OTHER_KIND_NATS = 16.0
 """Nats that a short answer of another kind loses."""
 _NUM_SPANS = 12
 """Spans of the quote that are compared as short answers."""
@@ -206,8 +207,16 @@ class EvidenceSelector:
         occurrences = self._best_occurrences(question, places, sentences)
         decoder, start = TrieDecoder(pending.run, self._config.lookahead, self._prompt.stop_ids), pending.position
         candidates = [Candidate(sentence.ids, self._sentence_bonus(occurrences[sentence])) for sentence in sentences]
-        quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
-        (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
+        by_ids = {sentence.ids: sentence for sentence in sentences}
+
+        def likely_answer(candidate: Candidate) -> Sequence[int]:
+            sentence = by_ids[candidate.ids]
+            room = max_tokens - len(candidate.ids)
+            answers = self._answer_candidates(question, sentence, occurrences[sentence], room)
+            return max(answers, key=lambda answer: answer.bonus).ids if answers else ()
+
+        quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start, cache(likely_answer))
+        chosen = by_ids[quote.token_ids]
         answers = self._short_answers(question, quote, chosen, occurrences[chosen], max_tokens)
         append_answer = partial(_append_answer, decoder, quote, answers, start)
         return SelectedQuote(quote, append_answer, is_answered=bool(answers))
@@ -216,9 +225,16 @@ class EvidenceSelector:
         self, question: str, quote: Decoded, sentence: _Sentence, occurrence: _Occurrence, max_tokens: int
     ) -> list[Candidate]:
         """The short answers that may follow a quote; none if the reader would rather end there."""
-        if not sentence.is_whole or int(quote.logits.argmax()) in self._prompt.stop_ids:
+        if int(quote.logits.argmax()) in self._prompt.stop_ids:
             return []
-        room = max_tokens - len(quote.token_ids)
+        return self._answer_candidates(question, sentence, occurrence, max_tokens - len(quote.token_ids))
+
+    def _answer_candidates(
+        self, question: str, sentence: _Sentence, occurrence: _Occurrence, room: int
+    ) -> list[Candidate]:
+        """The short answers in a sentence, of at most `room` tokens; none if only its beginning is quoted."""
+        if not sentence.is_whole:
+            return []
         candidates_by_ids: dict[tuple[int, ...], Candidate] = {}
         begin, end = occurrence.begin, occurrence.end
         preference = ValuePreference(question, sentence.text)
@@ -230,12 +246,16 @@ class EvidenceSelector:
             candidates_by_ids[ids] = Candidate(ids, 0.0)
         spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
         kind = kind_asked(question)
+        shorts = ShortAnswers(question, sentence.text)
         for span in spans:
-            text = occurrence.chunk[span.begin : span.end]
+            offsets = shorts.whole(span.begin - occurrence.begin, span.end - occurrence.begin)
+            if offsets is None:
+                continue
+            text = sentence.text[slice(*offsets)]
             ids = tuple(self._prompt.answer_ids(text))[:room]
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
                 bonus = self._bonus(self._config.span_weight, span.score)
-                bonus += preference.nats(span.begin - occurrence.begin, span.end - occurrence.begin)
+                bonus += preference.nats(*offsets)
                 bonus -= 0.0 if kind is None or is_of_kind(kind, text) else _OTHER_KIND_NATS
                 candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
         return list(candidates_by_ids.values())
@@ -306,6 +326,7 @@ class EvidenceDecoding:
 def _append_answer(decoder: TrieDecoder, quote: Decoded, answers: Sequence[Candidate], start: int) -> Decoded | None:
     """See `SelectedQuote.append_answer`."""
     if not answers:
+        decoder.drop_from(start + len(quote.token_ids))
         return None
     answer = decoder.decode_best(answers, log_probabilities(quote.logits), start + len(quote.token_ids))
     return Decoded((*quote.token_ids, *answer.token_ids), answer.logits)

@@ -347,7 +347,7 @@ class Service:
     # Events
 
     def _emit(self, event: IndexEvent) -> None:
-        if isinstance(event, FileEvent):
+        if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
             self._current = clean(event.path.name, single_line=True)
         elif isinstance(event, StageProgress):
             self._activity = event

@@ -100,7 +100,7 @@ def notice(status: Status) -> str:
         return f"! {names} is not there now; nothing of it is removed"
     if status.missing:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
-        return f"! {count(status.missing, 'file')} gone, {left} (^p gone: remove or keep)"
+        return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
     return ""
 
 

@@ -37,6 +37,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     from desk_rag.documents import document, ocr
     from desk_rag.documents.discovery import LeftOut
     from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
+    from desk_rag.store.presence import absent_folders
 
     row = store.document(path) if store is not None else None
     if store is not None and row is not None and row.state is FileState.INDEXED:
@@ -52,6 +53,8 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     if not document.supported(path, settings.index):
         remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
         return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'}){remedy}")
+    if store is not None and (away := next((one for one in absent_folders(store) if one.path in path.parents), None)):
+        return Explanation("not indexed yet", away.unread)
     if row is not None:
         return Explanation("not indexed yet", f"it was left out ({row.reason}) and no longer is: the next run reads it")
     if verdict is None:

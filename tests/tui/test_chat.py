@@ -14,6 +14,8 @@ from desk_rag.errors import Cancelled, ModelNotFound, StoreError
 from desk_rag.ingest.events import RootAbsent, StageProgress
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.panels.choice import ChoiceScreen
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
@@ -377,6 +379,13 @@ async def test_absent_folder_is_said_while_it_is_absent(running: Run) -> None:
         await until(pilot, lambda: "watching" in text_of(pilot.app, "#status"))
 
 
+async def test_the_footer_of_a_document_begins_with_the_way_back(running: Run) -> None:
+    async with running(ScriptedBackend()) as pilot:
+        pilot.app.push_screen(DocumentTextScreen("lease.md", "The rent is 1,150 euros."))
+        await until(pilot, lambda: "Back" in screen_text(pilot.app).splitlines()[-1])
+        await until(pilot, lambda: screen_text(pilot.app).splitlines()[-1].strip().startswith("esc Back"))
+
+
 async def test_missing_files_are_said_and_can_be_kept_or_removed(running: Run) -> None:
     missing = replace(WATCHING, missing=60, missing_seconds=70 * 3600.0)
     backend = ScriptedBackend(now=missing)
@@ -385,11 +394,17 @@ async def test_missing_files_are_said_and_can_be_kept_or_removed(running: Run) -
         assert isinstance(app, DeskRagApp)
         await until(pilot, lambda: "! 60 files gone, kept 3 days more" in text_of(app, "#status"))
         commands = {command.title: command.callback for command in app.get_system_commands(app.screen)}
-        commands["Keep documents whose files are gone"]()
+        assert "(^p: remove or keep)" in text_of(app, "#status")
+        (decide,) = (commands[title] for title in commands if "remove or keep" in title.lower())
+        decide()
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("k")
         await until(pilot, lambda: "60 documents kept in the index." in [one.message for one in app._notifications])
         await until(pilot, lambda: "gone" not in text_of(app, "#status"))
         backend.now = missing
-        commands["Remove documents whose files are gone"]()
+        decide()
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("r")
         await until(pilot, lambda: backend.decisions == [True, False])
 
 

@@ -38,7 +38,10 @@ class DocumentTextScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(safe(self._title, "bold", single_line=True), id="document-title", markup=False)
-        yield TextArea("", id="document", read_only=True, soft_wrap=True, show_cursor=False, compact=True)
+        area = TextArea("", id="document", read_only=True, soft_wrap=True, show_cursor=False, compact=True)
+        for key in ("f6", "f7"):  # keys of the app, which would stand first in the footer
+            area._bindings.key_to_bindings.pop(key, None)
+        yield area
         yield KeyFooter(compact=True)
 
     def on_mount(self) -> None:

@@ -101,10 +101,10 @@ def answer(
 def _lines(citations: Sequence[Citation], titles: Mapping[Path, str], *, of_folder: bool) -> Iterator[str]:
     """The quotes, in a folder each after the name of its file, and its title if that says something else."""
     for citation in citations:
-        name = f"{citation.path.name}: " if of_folder else ""
+        name = f"[{citation.source_number}] {citation.path.name}: " if of_folder else ""
         title = titles.get(citation.path, "")
         if name and title and not content_stems(title) <= content_stems(citation.path.stem):
-            name = f"{citation.path.name}, “{title}”: "
+            name = f"[{citation.source_number}] {citation.path.name}, “{title}”: "
         yield name + " ".join(citation.quote.split())
 
 

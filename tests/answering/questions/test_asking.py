@@ -200,7 +200,7 @@ def test_a_folder_is_summarised_file_by_file(engine: AnswerEngine) -> None:
 def test_a_refusal_says_what_no_passage_has(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "What is on shelf 7?"))
     assert not answer.found
-    assert "No passage that was read has “shelf 7”" in answer.notices
+    assert "None of the passages nearest to the question has “shelf 7”" in answer.notices
 
 
 def test_an_answer_about_another_year_is_doubtful(engine: AnswerEngine) -> None:

@@ -77,6 +77,20 @@ def test_a_folder_of_the_same_name_elsewhere_stays(desk: Desk) -> None:
         assert "indexed" in desk.run("why", str(file))[1]
 
 
+def test_why_applies_rules_from_the_indexed_folder_only(desk: Desk) -> None:
+    default_path().parent.mkdir(parents=True)
+    default_path().write_text('[index]\nexclude = ["/private/"]\n')
+    deeper = desk.docs / "work" / "private"
+    deeper.mkdir(parents=True)
+    (deeper / "umbra.txt").write_text("The umbra is dark.\n")
+    (desk.docs / "work" / "plan.txt").write_text("A plan.\n")
+    assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
+    assert desk.indexed() >= {"umbra.txt", "plan.txt"}
+    assert "left out" not in desk.run("why", str(deeper / "umbra.txt"))[1]
+    (deeper / "new.txt").write_text("New.\n")
+    assert "not indexed yet" in desk.run("why", str(deeper / "new.txt"))[1]
+
+
 def test_rules_that_are_there_stay_and_one_that_is_not_needed_is_not_written(desk: Desk) -> None:
     settings = default_path()
     settings.parent.mkdir(parents=True)

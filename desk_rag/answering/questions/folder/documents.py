@@ -269,7 +269,8 @@ def _ledger_note(reading: Reading, request: Request) -> str:
         amounts = [money for line in matching if len(money := money_in(line)) == 1]
         total = sums(Amount(value, currency, "", passages[0]) for ((value, currency),) in amounts)
         worth = " and ".join(written(value, currency) for currency, value in total.items())
-        worth = f", {worth} in all" if worth and len(amounts) == len(matching) else ""
+        is_one_way = len({value < 0 for ((value, _),) in amounts}) == 1  # money that came and went makes no sum
+        worth = f", {worth} in all" if worth and is_one_way and len(amounts) == len(matching) else ""
         notes.append(f"{wording.plural(len(matching), 'row')} of {row.path.name}{worth}")
     return (
         f"Not {'added' if adds else 'counted'}, because tables may repeat what the documents say: {'; '.join(notes)}."

@@ -74,6 +74,8 @@ class Request:
     """The column by which results are grouped: 'year', 'month' or 'party'; '' for none."""
     who: Correspondents
     """Sender and recipient of mails."""
+    is_payment: bool
+    """True if it asks what was paid: documents that say they are not paid are named."""
     not_understood: str
     """Words of a condition that no rule reads; '' for none."""
 
@@ -132,6 +134,9 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
                             rf"(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
                             rf"(?:pay|paid|owe|owed?)\s+(?:me|us)\b(?P<when>.*?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
+                            rf"(?:charged?|bill(?:ed)?|invoiced?)(?:\s+(?:me|us))?(?P<when>(?:\s+(?:in|since|until|between)\b.*)?)"
+                            rf"{_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
                             rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?P<measure>VAT|tax|net)\s+(?:is|was|are|were|stands?)\s+(?:there\s+)?"
@@ -174,6 +179,7 @@ _GROUP = re.compile(
     r"(?P<unit>year|month|supplier|customer|client|company|party|vendor|sender|person)\b",
     re.I,
 )
+_PAYS = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
@@ -249,7 +255,8 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
         task, kind, topic, _as_asked(topic, f"{before} {after}"), role, period, limit, paid, measure,
-        kind_found is None, is_one, is_all, folder, group, who, not_understood,
+        kind_found is None, is_one, is_all, folder, group, who, is_payment and bool(_PAYS.search(plain)),
+        not_understood,
     )  # fmt: skip
 
 

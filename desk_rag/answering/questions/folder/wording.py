@@ -198,6 +198,8 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
             if not reason.startswith("several")
             else (f"{what}, because there are {reason}: {_names(records)}.")
         )
+    if selection.unpaid:
+        yield f"In the sum although, by their own words, not paid yet: {_names(selection.unpaid)}."
     if selection.vague:
         yield f"Left out, because their date is not clear: {_names(selection.vague)}."
     if selection.only_mention:

@@ -25,7 +25,7 @@ from desk_rag.kv.loading.file_io import FileReader
 from desk_rag.kv.payload import ChunkFile, LayerGroup
 from desk_rag.kv.types import KVKey, QuantizedKV, TokenHash
 from desk_rag.model.memory import device as device_memory
-from desk_rag.store.kv.chunk_file import read_header
+from desk_rag.store.kv.header import read_header
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
 from tests.whole_files import WholeFiles

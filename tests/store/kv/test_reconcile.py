@@ -149,7 +149,7 @@ def check_missed(root: Path, text: str) -> None:
 
 
 def byte_classes(path: Path) -> dict[str, int]:
-    header = chunk_file.read_header(path)
+    header = kv_header.read_header(path)
     raw = path.read_bytes()
     classes = {"length": 1, "json": 40, "header sum": raw.index(b"header_xxh3") + 16, "space": header.data_start - 9}
     classes["group sum"] = raw.index(b"checksums") + 14
@@ -175,7 +175,7 @@ def test_flip_in_a_pad_and_in_every_group_is_a_miss(store: Store, root: Path, mo
     for index in range(8):
         assert store.put_kv(key, mixed_kv(), [made.chunk_id(TEXTS[0])], 1.0)
         assert made.same(store.get_kv([key])[0], mixed_kv())
-        header = chunk_file.read_header(path)
+        header = kv_header.read_header(path)
         flipped(path, header.data_start + header.groups[index].end - 1)  # the pad, in all but the last
         assert store.get_kv([key]) == [None]
     assert len(list((root / "quarantine").iterdir())) == 8

@@ -61,10 +61,6 @@ class FolderCheck:
         notices = [notice for folder in self._folders for notice in self._check_folder(folder)]
         return [*notices, *self._check_caches()]
 
-    def is_absent(self, folder: Path) -> bool:
-        """Return whether a folder was absent at the last check."""
-        return folder in self._absent.get(folder, {})
-
     def _check_folder(self, root: Path) -> list[Notice]:
         signature, now = _signature(root), time.monotonic()
         before = self._absent.get(root, {})

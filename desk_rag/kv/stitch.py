@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Placement, Positions, StitchPlan
+from desk_rag.kv.positions import Placement, StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import dequantize_into, move_layer
 from desk_rag.kv.rope import RotaryTables, rotate_into
@@ -38,13 +37,8 @@ def stitch(
 ) -> StitchedCache:
     """Write prefix and chunks into `cache` as `stitch_plan` says.
 
-    Works layer by layer, so that temporaries stay in the processor's cache. Raises UnsupportedModel for ablation
-    positions on models with sliding-window layers, whose masks require slot and position to be equal.
+    Works layer by layer, so that temporaries stay in the processor's cache.
     """
-    if stitch_plan.positions is not Positions.REORDERED and has_sliding_layers(model):
-        raise UnsupportedModel(
-            f"Position scheme '{stitch_plan.positions.value}' is not exact for models with sliding-window layers."
-        )
     assert stitch_plan.num_slots <= cache.capacity, "slab too small"
     prefix.write_to(cache)
     with torch.inference_mode():

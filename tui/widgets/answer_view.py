@@ -46,7 +46,6 @@ from desk_rag.tui.widgets.timing_line import TimingLine
 from desk_rag.tui.wording import count, mark, place, safe, short_path
 
 _NEAREST_SHOWN = 3
-_MUTED = "$foreground 60% not bold"
 
 
 class TurnState(Enum):

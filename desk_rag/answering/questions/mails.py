@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from desk_rag.store.types import Passage
 
 _MAIL_FORMATS = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
-_MAILS = r"(?:e-?mails?|mails?)"
 _CONTENT = re.compile(
     r"^\W*what\s+(?:did|has|does|had)\s+.+?\s+(?:writ\w+|say|said|tell|told|send|sent|repl\w+|answer\w*|e?-?mail\w*|report)\b",
     re.I,

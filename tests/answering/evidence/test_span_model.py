@@ -13,18 +13,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.int4 import rounded
 from desk_rag.answering.evidence.span_batch import SpanBatch
 from desk_rag.answering.evidence.span_model import (
     MOST_PIECES,
-    LowRankUpdate,
     SpanHead,
     SpanModel,
-    adapter_tensors,
-    add_adapters,
     apply_adapter,
     linear_layers,
 )
+from desk_rag.training.pointer.int4 import rounded
+from desk_rag.training.pointer.low_rank import LowRankUpdate, adapter_tensors, add_adapters
 
 WIDTH, RANK = 16, 3
 

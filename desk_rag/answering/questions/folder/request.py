@@ -150,7 +150,6 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:(?:e-?)?mails?|invoices|bills|receipts|letters"
                            r"|offers)\s+(?:of|from|by|to|between|in|about)\s+.+)", re.I)),
 )  # fmt: skip
-_LARGE = re.compile(r"\b(?:amount|total|value|sum)s?\b", re.I)
 _MENTION = re.compile(
     r"\b(?:(?:that|which)\s+)?(?:mention(?:s|ed|ing)?|contain(?:s|ing)?|speaks?\s+of|names?|nam(?:ed|ing)|about|refer(?:s|ring)?\s+to"
     r"|talks?\s+about|concern(?:s|ing)?|with\s+the\s+words?)\b",

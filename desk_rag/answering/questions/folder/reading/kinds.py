@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.questions.folder.reading.fields import cells_of
-from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 
 if TYPE_CHECKING:
@@ -195,12 +194,6 @@ def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]
         if quotes:
             break
     return list(quotes.items())
-
-
-def is_in_folder(path: Path, name: str, bases: Sequence[Path]) -> bool:
-    """True if a folder above the file, below the bases, has this name in singular or plural."""
-    stems = content_stems(name)
-    return bool(stems) and any(content_stems(part) == stems for part in _folders(path, bases))
 
 
 def _folders(path: Path, bases: Sequence[Path]) -> list[str]:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from desk_rag.answering.evidence.int4 import pack, rounded, unpack
+from desk_rag.answering.evidence.span_model import unpack_int4
+from desk_rag.training.pointer.int4 import pack, rounded
 
 
 def by_hand(vector: list[float]) -> list[float]:
@@ -35,7 +36,7 @@ def test_what_is_packed_comes_back_as_it_was_rounded(vectors: Tensor) -> None:
     codes, steps = pack(vectors)
     assert codes.dtype == torch.uint8 and codes.shape == (6, 192)
     assert steps.dtype == torch.float16 and steps.shape == (6,)
-    torch.testing.assert_close(unpack(codes, steps), rounded(vectors), atol=0, rtol=1e-6)
+    torch.testing.assert_close(unpack_int4(codes, steps), rounded(vectors), atol=0, rtol=1e-6)
 
 
 def test_it_errs_as_little_as_15_steps_can(vectors: Tensor) -> None:
@@ -47,7 +48,7 @@ def test_it_errs_as_little_as_15_steps_can(vectors: Tensor) -> None:
 def test_nothing_learned_stays_nothing() -> None:
     nothing = torch.zeros(2, 8)
     assert torch.equal(rounded(nothing), nothing)
-    assert torch.equal(unpack(*pack(nothing)), nothing)
+    assert torch.equal(unpack_int4(*pack(nothing)), nothing)
 
 
 def test_gradients_pass_as_if_nothing_were_rounded(vectors: Tensor) -> None:
@@ -62,6 +63,6 @@ def test_what_is_no_pair_of_codes_and_steps_is_refused(vectors: Tensor) -> None:
     codes, steps = pack(vectors)
     for one, other in ((codes.int(), steps), (codes[0], steps), (codes, steps[:1]), (codes, steps * torch.inf)):
         with pytest.raises(RuntimeError, match="no pair"):
-            unpack(one, other)
+            unpack_int4(one, other)
     with pytest.raises(AssertionError):
         pack(vectors[:, 1:])

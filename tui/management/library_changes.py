@@ -42,11 +42,11 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was made."""
+    """A change that was made, and how to undo it."""
 
     sentence: str
     undo: Callable[[], str] | None = None
-    """Takes the change back and returns a sentence; None if it cannot be undone."""
+    """Function that undoes the change and returns a sentence; None if it cannot be undone."""
 
 
 class LibraryChanges:
@@ -141,7 +141,7 @@ class LibraryChanges:
     # Forgetting -----------------------------------------------------------------------------------------------
 
     def forget(self, path: Path, *, keep_caches: bool) -> Change:
-        """Remove everything derived from `path`, and index it no more.
+        """Remove everything derived from `path`, and no longer index it.
 
         With `keep_caches` its chunk KV stays as long as that of deleted files does, and the change can be undone.
         Otherwise nothing of it remains. A folder inside an indexed one is excluded by a rule.

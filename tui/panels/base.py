@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
@@ -33,7 +34,7 @@ class PanelScreen(Screen[None]):
     """A full screen over the chat, left with Esc."""
 
     NAME: ClassVar[str] = ""
-    """As the title bar shows it."""
+    """Name shown in the title bar."""
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Keys, or the names of actions that have one, and what they do; for the help."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Back")]
@@ -65,7 +66,7 @@ class PanelScreen(Screen[None]):
         group: str,
         failed: Callable[[Problem], None] | None = None,
     ) -> None:
-        """Run `job` in a thread and `then` with its result here, unless a later job of the group came before it."""
+        """Run `job` in a thread, then `then` with its result in the UI, unless a later job of the group has begun."""
         self.run_worker(
             partial(self._run, job, then, failed or self.complain, group),
             thread=True,
@@ -102,7 +103,7 @@ class PanelScreen(Screen[None]):
         return keymap
 
     def complain(self, problem: Problem) -> None:
-        """Show what went wrong and what to do about it."""
+        """Show an error and its remedy."""
         said = safe(f"{problem.message} {problem.remedy}", single_line=True, most=600)
         self.notify(said.plain, severity="error", timeout=10, markup=False)
 
@@ -162,21 +163,21 @@ class FilteredScreen(ListScreen, Generic[Row]):
         self._all: Sequence[Row] = ()
         self._rows: list[Row] = []
 
+    @abstractmethod
     def words_of(self, row: Row) -> str:
         """Return the text in which every typed word must occur."""
-        raise NotImplementedError
 
+    @abstractmethod
     def line_of(self, row: Row, width: int) -> Content:
         """Return the line of a row in the list."""
-        raise NotImplementedError
 
+    @abstractmethod
     def detail_of(self, row: Row | None) -> Content:
         """Return what stands below the list while this row is highlighted, or none is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choose(self) -> None:
         """Do what Enter does."""
-        raise NotImplementedError
 
     def compose_body(self) -> ComposeResult:
         with Horizontal(id="library-filter"):

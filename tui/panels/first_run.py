@@ -1,4 +1,4 @@
-"""First run: choose a folder, see what is in it and what it takes, start. Nothing is read before the start."""
+"""First-run screen: choose a folder, see its contents and cost, start. Nothing is read before the start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connectio
 
 
 class FirstRunScreen(PanelScreen):
-    """Enter looks at the folder, Enter again starts with it; posts the folder by `dismiss`."""
+    """Screen that asks for a folder: Enter previews it, Enter again chooses it; returns the folder."""
 
     NAME = "First steps"
     KEYS = (
@@ -60,7 +60,7 @@ class FirstRunScreen(PanelScreen):
         model = session.settings.model
         self._model = ModelChoice(model.name, model.quantization)
         self._taken = ""
-        """The folder in the input as it really is named; '' once something was typed."""
+        """Actual path of the folder that was put into the input; '' once something was typed."""
 
     def compose_body(self) -> ComposeResult:
         yield Static(
@@ -230,7 +230,7 @@ class FirstRunScreen(PanelScreen):
         self.dismiss()
 
     def action_close(self) -> None:
-        """Stop looking or forget what was seen; then leave without a folder."""
+        """Stop the preview or discard it; if there is none, leave without a folder."""
         if self._looking or self._preview is not None:
             self._forget_preview()
         else:
@@ -238,7 +238,7 @@ class FirstRunScreen(PanelScreen):
 
 
 def _described(found: FolderPreview, free: int, room: int, name: str, file: Path, model_key: str) -> Content:
-    """Return what a look at the folder has shown, a line for each thing."""
+    """Return the preview of a folder as lines."""
     if not found.files:
         lines = [_row("nothing", "no file in it can be read", style="$warning")]
         return Content("\n").join([*lines, *_not_read(found)])

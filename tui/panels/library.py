@@ -1,4 +1,4 @@
-"""Library: the folders and files with their state and the reason, and actions on each."""
+"""Library screen: folders and files with their states and reasons, and actions on each."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, home_path, safe
 
 _RENEW_SECONDS = 2.0
-"""Seconds after which the rows in view are looked at again."""
+"""Seconds after which the rows in view are read again."""
 _CANCELLED = "Cancelled; nothing was changed."
 
 
 class LibraryScreen(ListScreen):
-    """One folder at a time, or everything below it that matches what was typed."""
+    """Screen of one folder, or of everything below it that matches the typed words."""
 
     NAME = "Library"
     KEYS = (
@@ -146,7 +146,7 @@ class LibraryScreen(ListScreen):
             rows.take(number, [entry_line(entry, base, width)], rows.generation)
 
     def _renew(self) -> None:
-        """Look at the rows in view again, and list anew if the index has changed meanwhile."""
+        """Read the rows in view again, or the whole list if the index has changed."""
         if self.is_current:
             self.in_thread(self._library.changes, self._changes_came, group="renew")
 

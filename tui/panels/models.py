@@ -1,4 +1,4 @@
-"""Models: those on this computer, the ones that fit first; Enter chooses one."""
+"""Models screen: the models on this computer, those that fit first; Enter chooses one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MORE = (
 
 
 class ModelsScreen(FilteredScreen[ModelRow]):
-    """All models in one list, filtered by typing; what is typed can also be the name of another one."""
+    """Screen of all models, filtered by typing; the typed text can also name another model."""
 
     NAME = "Models"
     PROMPT = "Type to filter, or name another model"
@@ -46,7 +46,7 @@ class ModelsScreen(FilteredScreen[ModelRow]):
     def __init__(
         self, session: Session, take: Callable[[ModelChoice], None] | None = None, text_characters: int | None = None
     ) -> None:
-        """With `take` the choice goes there, and nothing is written."""
+        """Pass the choice to `take`, if given, instead of writing it to the settings."""
         super().__init__(session)
         self._models = ModelsView(session, text_characters)
         self._take = take

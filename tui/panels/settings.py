@@ -1,4 +1,4 @@
-"""Settings: each with meaning, value and origin; changed in the user's file after a question about the cost."""
+"""Settings screen: meaning, value and origin of each; a change that costs work is confirmed first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EMPTY = "No setting says that."
 
 
 class SettingsScreen(FilteredScreen[SettingRow]):
-    """All settings in one list, filtered by typing."""
+    """Screen of all settings, filtered by typing."""
 
     NAME = "Settings"
     KEYS = (
@@ -131,7 +131,7 @@ def _line(row: SettingRow, width: int) -> Content:
 
 
 def _shown_value(row: SettingRow) -> object:
-    """Return the value in force; of a change that waits for the next start, the new one."""
+    """Return the value in use, or the new one if a change waits for the next start."""
     return row.value if row.origin == "next start" else row.in_use
 
 

@@ -28,7 +28,7 @@ _SCHEME = "source:"
 
 
 class AnswerText(Vertical):
-    """Grows with the stream; takes the whole text each time, because a cut escape sequence may vanish later."""
+    """Growing text of an answer. Pass all of it each time: an escape sequence may be recognised only when complete."""
 
     @dataclass
     class SourceClicked(Message):

@@ -2,11 +2,14 @@
 
 import sys
 
-from desk_rag.cli.questions import early
+from desk_rag.cli import signals
 
 
 def main() -> int:
     """Run one command; a question is sent first to the process that answers for others, if there is one."""
+    signals.end_promptly()  # before the other imports, which may take seconds
+    from desk_rag.cli.questions import early
+
     question = early.send(sys.argv[1:])
     from desk_rag.cli.main import main as run
 

@@ -17,9 +17,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from desk_rag.config import IndexSettings
 from desk_rag.errors import Cancelled
 
 T = TypeVar("T")
+GONE_SECONDS = 3.0
+"""Seconds after which a vanished file is checked again: some editors save by deleting and writing again."""
+_LONGEST_BACKOFF = 300.0
 _TASK_POLL_SECONDS = 0.2
 _SWEEP_HANDICAP = 5.0
 """Seconds by which changed files precede a sweep: one edit should not wait for a sweep of the whole folder, and many
@@ -249,3 +253,21 @@ class JobQueue:
         file, sweep = self._first_file(), self._first_sweep()
         dues = [job.due for job in (file, sweep) if job is not None]
         return min(dues) if dues else None
+
+def look(path: Path) -> FileSnapshot | None:
+    """Return the present state of the file at `path`; None if it does not exist or is inaccessible."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return FileSnapshot(status.st_size, status.st_mtime_ns)
+
+
+def settle_wait(settings: IndexSettings, change: Change, tries: int = 0) -> float:
+    """Return the seconds until a changed file is read or a vanished one counts as deleted.
+
+    A vanished file waits longer than a new one, so that a rename is recognised: its new name is handled first.
+    """
+    if change is Change.GONE:
+        return max(GONE_SECONDS, settings.settle_seconds + 1)
+    return min(max(settings.settle_seconds, 0.1) * 2**tries, _LONGEST_BACKOFF) if tries else settings.settle_seconds

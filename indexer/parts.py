@@ -6,9 +6,11 @@ and one device lock.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from desk_rag.kv.serving import ServingModel
     from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +73,30 @@ def parts_of(engine: AnswerEngine) -> Parts:
         load_embedder=lambda: engine.embedder,
         load_model=lambda: engine.serving,
     )
+
+
+class Loader:
+    """Loads parts in threads of their own, so that files are read meanwhile; begin from one thread only."""
+
+    def __init__(self) -> None:
+        self._loading: dict[Callable[[], Any], Future[Any]] = {}
+
+    def begin(self, load: Callable[[], T]) -> Future[T]:
+        """Return what `load` will return or raise; what is being loaded already is not loaded twice."""
+        part = self._loading.get(load)
+        if part is None:
+            part = self._loading[load] = Future()
+            threading.Thread(target=self._load, args=(load, part), name="load-model", daemon=True).start()
+        return part
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a part is being loaded."""
+        return bool(self._loading)
+
+    def _load(self, load: Callable[[], T], part: Future[T]) -> None:
+        try:
+            part.set_result(load())
+        except Exception as error:
+            part.set_exception(error)
+        del self._loading[load]  # whoever waits has it; nobody else keeps a model in memory

@@ -12,22 +12,24 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.config import GIB, IndexSettings, Settings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
-from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
+from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob, look, settle_wait
 from desk_rag.indexer.log import logging_to
+from desk_rag.indexer.machine.clock import ClockJump
 from desk_rag.indexer.machine.idle import IdleGate, describe_pause
 from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
-from desk_rag.indexer.worker import AT_REST, Worker, look, settle_wait
+from desk_rag.indexer.worker import AT_REST, Worker
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
 from desk_rag.ingest.explanation import exclusion_rule
 from desk_rag.sanitize import clean, shown_path
@@ -39,28 +41,12 @@ _log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 15.0
 """Seconds between publications of an unchanged activity; readers treat a minute of silence as the end."""
-_SLEPT_SECONDS = 60.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
 _FOLDERS_SECONDS = 2.0
 """Seconds between two checks whether the folders are there."""
 _SOON = 10.0
 T = TypeVar("T")
-
-
-class ClockJump:
-    """Detects a suspend or a changed system time: wall clock and monotonic clock drift apart."""
-
-    def __init__(self, wall: float, monotonic: float) -> None:
-        self._offset = wall - monotonic
-
-    def jumped(self, wall: float, monotonic: float) -> bool:
-        """Return True once per jump of more than a minute in either direction."""
-        offset = wall - monotonic
-        moved = abs(offset - self._offset) > _SLEPT_SECONDS
-        if moved:
-            self._offset = offset
-        return moved
 
 
 class Service:
@@ -78,7 +64,8 @@ class Service:
         """`parts.store` must be open as the writer; the caller closes it after `stop`."""
         self.parts = parts
         self._store, self._settings, self._tick = parts.store, settings, tick_seconds
-        self.folders = outermost(folders)
+        self.folders = self._folders = outermost(folders)
+        """The folders that are indexed now, and all that were given."""
         self._callbacks: list[Callable[[IndexEvent], None]] = []
         self._watch_callbacks: list[Callable[[WatchState], None]] = []
         self._stopping = threading.Event()
@@ -96,21 +83,18 @@ class Service:
         )
         self._watcher = Watcher(self.folders, self._take_batch, ignore=(settings.data_dir.absolute(),))
         self._board = NoticeBoard()
-        self._folder_check = FolderCheck(parts.store, self.folders)
+        self._folder_check, self._is_watched = FolderCheck(parts.store, self.folders), True
         self._activity = AT_REST
         self._current = ""
         self._left_out: dict[Path, list[str]] = {}
-        """Paths given to `leave_out`, with the rules that leave them out."""
+        """Paths given to `leave_out`, with the rules that leave them out; none where folders are not watched."""
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""
         self._last_waiting: dict[IndexStage, str] = {}
-        wait = self._stopping.wait
-        self._threads = (
-            threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
-            threading.Thread(target=self._keep_time, name="index-timer", daemon=True),
-            threading.Thread(target=self._worker.keep_tidy, args=(wait,), name="index-tidy", daemon=True),
-        )
+        works: dict[str, Callable[[], None]] = {"worker": self._worker.run, "timer": self._keep_time}
+        works["scrub"] = partial(self._worker.scrubber.keep_on, self._stopping.wait)
+        self._threads = [threading.Thread(target=works[name], name=f"index-{name}", daemon=True) for name in works]
         self._log = contextlib.ExitStack()
 
     def subscribe(self, callback: Callable[[IndexEvent], None]) -> None:
@@ -124,9 +108,7 @@ class Service:
     def start(self) -> None:
         """Start the threads, and sweep all folders in the given order."""
         self._log.enter_context(logging_to(self._settings.data_dir))
-        now = time.monotonic()
-        for number, folder in enumerate(self.folders):
-            self._jobs.put(SweepJob(folder, now + number / 1000))
+        self.sweep()
         if not self.folders:
             self._worker.begin_stages()
         self._pause_until = self._store.pause_requested()
@@ -147,7 +129,7 @@ class Service:
                 thread.join(max(0.0, end - time.monotonic()))
         self._gate.close()
         self._log.close()
-        return not any(thread.is_alive() for thread in self._threads)
+        return not (self._worker.is_loading or any(thread.is_alive() for thread in self._threads))
 
     def pause(self, until: float | None) -> None:
         """Interrupt all work until the Unix time `until` (math.inf: until resumed); None resumes."""
@@ -156,9 +138,10 @@ class Service:
         self._jobs.wake()
 
     def sweep(self) -> None:
-        """Sweep all folders now."""
-        for folder in self.folders:
-            self._jobs.put(SweepJob(folder, time.monotonic()))
+        """Sweep all folders now, in the given order."""
+        now = time.monotonic()
+        for number, folder in enumerate(self.folders):
+            self._jobs.put(SweepJob(folder, now + number / 1000))
 
     def changed_files(self) -> list[Path]:
         """Return the files that changed and were not read yet, as far as the system reported them."""
@@ -179,6 +162,13 @@ class Service:
     # What users ask of the process
 
     @property
+    def parts_in_task(self) -> Parts:
+        """The parts for work that `perform` runs: files that change are read while one of them is loaded."""
+        parts, load = self.parts, self._worker.load
+        embedder, model = partial(load, parts.load_embedder), partial(load, parts.load_model)
+        return replace(parts, load_embedder=embedder, load_model=model)
+
+    @property
     def settings(self) -> Settings:
         """The settings by which folders are indexed now."""
         return self._settings
@@ -191,14 +181,16 @@ class Service:
         return self._jobs.perform(work, lambda: stop() or self._stopping.is_set())
 
     def report(self, event: IndexEvent) -> None:
-        """Pass on an event of work that `perform` runs, as if it came from the worker."""
+        """Pass on an event of work that `perform` runs, as if it came from the worker; read files that changed."""
         self._emit(event)
+        self._worker.read_due_files()
 
     def use_index_settings(self, settings: IndexSettings, wanted: Sequence[Path] = ()) -> None:
         """Read files by these settings from now on; what was left out stays so, except what is `wanted` again."""
         for path in list(self._left_out):
             if any(path == one or path in one.parents or one in path.parents for one in wanted):
                 del self._left_out[path]
+        self._watch_only(folder for folder in self._folders if not self._is_left_out(folder))
         rules = (rule for left_out in self._left_out.values() for rule in left_out if rule not in settings.exclude)
         settings = settings.model_copy(update={"exclude": (*settings.exclude, *rules)})
         if settings != self._settings.index:
@@ -206,23 +198,27 @@ class Service:
             self._worker.use_settings(settings)
 
     def leave_out(self, path: Path) -> bool:
-        """Index nothing at or below `path` until this process ends; return whether anything was indexed there.
+        """Index nothing at or below `path` until it is wanted again; return whether anything was indexed there.
 
         Folders at or below it are watched no longer; inside a folder that is watched, a rule leaves it out.
         """
-        left = tuple(folder for folder in self.folders if folder != path and path not in folder.parents)
-        around = [folder for folder in left if folder in path.parents]
-        is_changed = bool(around) or left != self.folders
-        if around:
-            is_folder = not path.is_file()
-            self._left_out[path] = [exclusion_rule(path, folder, is_folder=is_folder) for folder in around]
-            self.use_index_settings(self._settings.index)
-        if left != self.folders:
-            self.folders = left
-            self._watcher.keep_only(left)
-            self._folder_check = FolderCheck(self._store, left)
+        before = self.folders
+        around = [folder for folder in before if folder in path.parents]
+        is_folder = bool(around) and not path.is_file()
+        self._left_out[path] = [exclusion_rule(path, folder, is_folder=is_folder) for folder in around]
+        self.use_index_settings(self._settings.index)
         self._jobs.drop(lambda waiting: waiting == path or path in waiting.parents)
-        return is_changed
+        return bool(around) or self.folders != before
+
+    def _is_left_out(self, folder: Path) -> bool:
+        return any(folder == path or path in folder.parents for path in self._left_out)
+
+    def _watch_only(self, folders: Iterable[Path]) -> None:
+        folders = tuple(folders)
+        if folders != self.folders:
+            self.folders, self._is_watched = folders, False
+            self._watcher.watch_only(folders)
+            self._folder_check = FolderCheck(self._store, folders)
 
     # Pauses
 
@@ -299,11 +295,13 @@ class Service:
                 callback(state)
 
     def _check_folders(self) -> None:
-        """Say which folders went away or came back, and look through the latter."""
+        """Say which folders went away or came back, and look through the latter and those that are wanted again."""
         notices = self._folder_check.check()
         for notice in notices:
             self._emit(notice)
-        if any(notice.is_over and notice.subject.startswith(FOLDER) for notice in notices):
+        is_back = any(notice.is_over and notice.subject.startswith(FOLDER) for notice in notices)
+        if is_back or not self._is_watched:
+            self._is_watched = True
             self._check_watches()
             self.sweep()
 

@@ -65,10 +65,12 @@ class Watcher:
         self._on_batch = on_batch
         self._ignore = tuple(ignore)
         self._debounce, self._longest, self._most = debounce, longest, most
-        self._watches = {root: RootWatch(root, _Handler(self, root), poll_seconds) for root in roots}
+        self._poll_seconds = poll_seconds
         self._states: dict[Path, WatchState] = {}
         self._pending: dict[Path, _Pending] = {}
         self._changed = threading.Condition()
+        self._watches: dict[Path, RootWatch] = {}
+        self.watch_only(roots)
         self._stopping = False
         self._thread = threading.Thread(target=self._deliver, name="watch-batches", daemon=True)
         self._overflow = _OverflowListener(self.sweep_all)
@@ -103,8 +105,11 @@ class Watcher:
                 changed.append(state)
         return changed
 
-    def keep_only(self, roots: Sequence[Path]) -> None:
-        """Stop watching all other roots."""
+    def watch_only(self, roots: Sequence[Path]) -> None:
+        """Watch these roots, new ones from the next check on, and no others."""
+        for root in roots:
+            if root not in self._watches:
+                self._watches[root] = RootWatch(root, _Handler(self, root), self._poll_seconds)
         for root in self._watches.keys() - set(roots):
             self._watches.pop(root).stop()
             self._states.pop(root, None)

@@ -1,48 +1,47 @@
 """Run index jobs in one thread and emit events; between jobs, embed and prefill.
 
-The order of work is: changed files, whole folders, vectors, chunk KV. Failures of a file or a stage are logged and
-reported, and the thread continues. The log holds kinds of errors and places in the program, never a message, because a
-parser's message may quote the document.
+The order of work is: changed files, whole folders, vectors, chunk KV. While another thread loads a model for a stage,
+files are read. Failures of a file or a stage are logged and reported, and the thread continues. The log holds kinds of
+errors and places in the program, never a message, because a parser's message may quote the document.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent import futures
 from pathlib import Path
+from typing import TypeVar
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
-from desk_rag.errors import Cancelled, DeskRagError, StoreError
-from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob, Task
+from desk_rag.errors import Cancelled, DeskRagError
+from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob, Task, look, settle_wait
 from desk_rag.indexer.machine.memory import trim_memory
-from desk_rag.indexer.parts import Parts
+from desk_rag.indexer.parts import Loader, Parts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL, remove_single_files
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import add_token_vectors, embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
+from desk_rag.store.maintenance.scrubbing import Scrubber
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-GONE_SECONDS = 3.0
-"""Seconds after which a vanished file is checked again: some editors save by deleting and writing again."""
 _TOGETHER_SECONDS = 60.0
 """Seconds within which vanished files count as deleted together."""
-_LONGEST_BACKOFF = 300.0
 _SOON = 10.0
 _LOOK_SECONDS = 30.0
 _FULL_SECONDS = 600.0
 AT_REST = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
 """Event for an indexer with nothing to do."""
-_TIDY_SECONDS = 15.0
-"""Seconds between two checks for deleted text, which must be in no file of the store after a minute."""
-_LONGEST_TIDY_WAIT = 40.0
+_LOAD_SECONDS = 0.2
+"""Seconds between two looks for changed files while a model is being loaded."""
 _RETRY_SECONDS = 60.0
 """Seconds until a sweep or a stage that failed as a whole is tried again."""
 STOPPED = "stopped: "
@@ -74,6 +73,7 @@ class Worker:
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
         self.is_sweeping = False
         """A folder is being compared with the catalog, or its files are being read."""
+        self._loader = Loader()
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
         """Monotonic time at which the stages start again; 0 for never."""
@@ -88,9 +88,7 @@ class Worker:
         """Until when prefill is suspended, because the disk is full or prefill fails; new content ends that."""
         self._gone_at: list[float] = []
         """Monotonic times at which indexed files turned out to be gone, of the last minute."""
-        self._tidying = threading.Lock()
-        self._tidy_at = 0.0
-        """Monotonic time of the next check for deleted text."""
+        self.scrubber = Scrubber(parts.store)
         self._sweeps: dict[Path, tuple[float, float]] = {}
         """End of the last sweep of each root, in monotonic time, and its duration in seconds."""
         self.idle_since: float | None = None
@@ -119,18 +117,29 @@ class Worker:
         """Return whether vectors or chunk KV are being made."""
         return self._stages is not None
 
+    @property
+    def is_loading(self) -> bool:
+        """Return whether a thread loads a model, which cannot be interrupted."""
+        return self._loader.is_busy
+
     def begin_stages(self) -> None:
         """Check again for chunks without vector or KV. May be called from any thread."""
         self._stages_again = time.monotonic()
         self._jobs.wake()
 
-    def keep_tidy(self, wait: Callable[[float], bool]) -> None:
-        """Scrub deleted text at intervals, in a thread of its own: loading a model can take minutes.
+    def load(self, load: Callable[[], T]) -> T:
+        """Return what `load` returns, which takes long, and read files that change meanwhile. For use in a task."""
+        part = self._loader.begin(load)
+        while not part.done():
+            self.read_due_files()
+            futures.wait((part,), _LOAD_SECONDS)
+        return part.result()
 
-        `wait` waits so many seconds, and returns whether to stop.
-        """
-        while not wait(1.0):
-            self._tidy()
+    def read_due_files(self) -> None:
+        """Read the changed files whose time has come. For use in the midst of a sweep or a task."""
+        # On a halt the current file goes back to the queue, so this loop would not end.
+        while not self._halt() and (job := self._jobs.take_file()) is not None:
+            self._do_file(job)
 
     def _step(self) -> None:
         if (task := self._jobs.take_task()) is not None:
@@ -154,22 +163,6 @@ class Worker:
             self._jobs.wait(_LOOK_SECONDS)
             if not self._stages_again:
                 self._stages_again = time.monotonic()
-
-    def _tidy(self, *, now: bool = False) -> None:
-        """Scrub deleted text from the store if it is time to, or `now`."""
-        with self._tidying:
-            began = time.monotonic()
-            if began < self._tidy_at and not now:
-                return
-            try:
-                done = not self._parts.store.scrub_owed() or self._parts.store.checkpoint()
-            except StoreError as error:
-                _log.error("deleted text could not be scrubbed: %s", type(error).__name__)
-                done = False
-            took = time.monotonic() - began
-            # A large catalog takes a while to rewrite; a reader that was in the way is soon gone.
-            wait = min(_TIDY_SECONDS + 10 * took, _LONGEST_TIDY_WAIT) if done else _TIDY_SECONDS / 3
-            self._tidy_at = time.monotonic() + wait
 
     def _halt(self) -> bool:
         return self._stopping() or bool(self._paused()) or self._jobs.has_tasks()
@@ -217,9 +210,7 @@ class Worker:
             finished = finished or isinstance(event, IndexFinished)
             self._tell(event)
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
-            # On a halt the current file goes back to the queue, so this loop would not end.
-            while not self._halt() and (job := self._jobs.take_file()) is not None:
-                self._do_file(job)
+            self.read_due_files()
         if finished:
             for removal in remove_single_files(self._parts.store, self._settings.deletion_grace_hours):
                 self._tell(removal)
@@ -311,6 +302,9 @@ class Worker:
             progress, is_suspended = None, time.monotonic() < self._full_until
             try:
                 for progress in work():
+                    if progress is None:  # a model is being loaded
+                        yield
+                        continue
                     self._unfinished, self.idle_since = True, None
                     self._tally.add(progress)
                     self._emit(progress)
@@ -327,7 +321,7 @@ class Worker:
                 return
         # Files that will soon stop changing belong to this run; one that never does must not delay its end for ever.
         if self._unfinished and not self._jobs.due(within=_SOON):
-            self._tidy(now=True)
+            self.scrubber.scrub(now=True)
             trim_memory()
             self._emit(self._tally.finished())
             self._tally, self._not_read, self._unfinished = Tally(), set(), False
@@ -343,22 +337,33 @@ class Worker:
         elif not is_suspended and (last is None or not last.waiting):
             self._recovered(stage)
 
-    def _embed(self) -> Iterator[StageProgress]:
+    def _embed(self) -> Iterator[StageProgress | None]:
         missing, parts = self._parts.missing(), self._parts
+        if not (missing.vectors or missing.token_vectors):
+            return
+        embedder = yield from self._loaded(self._loader.begin(parts.load_embedder))
         if missing.vectors:
-            yield from embed_pending(parts.store, parts.load_embedder(), self._halt)
+            yield from embed_pending(parts.store, embedder, self._halt)
         if missing.token_vectors and not self._halt():
-            yield from add_token_vectors(parts.store, parts.load_embedder(), self._halt, self._may_run)
+            yield from add_token_vectors(parts.store, embedder, self._halt, self._may_run)
 
-    def _prefill(self) -> Iterator[StageProgress]:
+    def _prefill(self) -> Iterator[StageProgress | None]:
         if time.monotonic() < self._full_until or not self._parts.missing().kv:
             return
-        last = None
-        parts = self._parts
-        for last in warm_pending(parts.store, parts.load_model(), parts.turn, self._halt, self._may_run):
+        last, parts = None, self._parts
+        serving = yield from self._loaded(self._loader.begin(parts.load_model))
+        for last in warm_pending(parts.store, serving, parts.turn, self._halt, self._may_run):
             yield last
         if last is not None and last.waiting and not self._halt():
             self._full_until = time.monotonic() + _FULL_SECONDS
+
+    def _loaded(self, part: futures.Future[T]) -> Generator[None, None, T]:
+        """Return a part once it is loaded; yields meanwhile, so that files are read."""
+        while not part.done():
+            futures.wait((part,), _LOAD_SECONDS)
+            if not part.done():
+                yield
+        return part.result()
 
     def _report(self, stage: IndexStage, error: Exception) -> None:
         if self._stopping():
@@ -377,22 +382,3 @@ class Worker:
         if stage in self._failing:
             self._failing.discard(stage)
             self._emit(Notice(stage.value, f"{_WORK[stage]} goes on.", is_over=True))
-
-
-def look(path: Path) -> FileSnapshot | None:
-    """Return the present state of the file at `path`; None if it does not exist or is inaccessible."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return FileSnapshot(status.st_size, status.st_mtime_ns)
-
-
-def settle_wait(settings: IndexSettings, change: Change, tries: int = 0) -> float:
-    """Return the seconds until a changed file is read or a vanished one counts as deleted.
-
-    A vanished file waits longer than a new one, so that a rename is recognised: its new name is handled first.
-    """
-    if change is Change.GONE:
-        return max(GONE_SECONDS, settings.settle_seconds + 1)
-    return min(max(settings.settle_seconds, 0.1) * 2**tries, _LONGEST_BACKOFF) if tries else settings.settle_seconds

@@ -1,4 +1,4 @@
-"""Choose the program that opens a source, and its arguments: a list, never a shell command line.
+"""Choose the program that opens a source or edits a question, and its arguments: never a shell command line.
 
 A name such as `-rf` or `$(x).md` stays one absolute argument. What a desktop opener might run as a program is refused.
 """
@@ -10,18 +10,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.formats import PlaceUnits
-from desk_rag.errors import DocumentError, UnreadableDocument
+from desk_rag.errors import ConfigError, DocumentError, UnreadableDocument
 
 _PLUS_LINE = {"vi", "vim", "nvim", "nano", "emacs", "emacsclient", "micro", "kak", "joe", "ne", "mg"}
 _GOTO = {"code", "codium", "code-insiders", "cursor"}
 _COLON_LINE = {"hx", "helix", "subl", "zed"}
 _WINDOWED = _GOTO | {"subl", "zed", "gedit", "kate", "gvim"}
+_WAIT_OPTIONS = {**dict.fromkeys(_GOTO | {"subl", "zed", "gedit"}, "--wait"), "kate": "--block", "gvim": "--nofork"}
+"""What makes an editor with a window of its own end only when the file is closed."""
 _RUNNABLE = {
     ".desktop",
     ".appimage",
@@ -69,7 +72,7 @@ def opening(path: Path, location: Location, environment: Mapping[str, str]) -> O
     path = path.absolute()
     if not path.is_file():
         raise UnreadableDocument(f"{path} is not there any more.", remedy="The quote is kept in the transcript.")
-    editor = shlex.split(environment.get("VISUAL") or environment.get("EDITOR") or "")
+    editor = _users_editor(environment)
     if location.line_start is not None and location.units.line == _LINE and editor:
         return _in_editor(editor, path, location.line_start)
     if path.suffix.lower() in _RUNNABLE or _is_program(path):
@@ -83,6 +86,38 @@ def opening(path: Path, location: Location, environment: Mapping[str, str]) -> O
             option = _PAGE_OPTIONS[Path(viewer).name].format(location.page_start)
             return Opening((viewer, option, str(path)), in_terminal=False)
     return Opening((program, str(path)), in_terminal=False)
+
+
+def edit(text: str, environment: Mapping[str, str]) -> str:
+    """Let the user edit `text` in their editor, and return it once the editor has ended.
+
+    The text lies in a private directory meanwhile, which is removed with whatever the editor leaves there. Raises
+    DeskRagError if no editor is named, if it cannot be started, or if it reports a failure.
+    """
+    editor = _users_editor(environment)
+    if not editor:
+        raise ConfigError("No editor is named.", remedy="Set VISUAL or EDITOR in your shell, such as EDITOR=nano.")
+    waiting = _WAIT_OPTIONS.get(Path(editor[0]).name)
+    if waiting and waiting not in editor:
+        editor.append(waiting)
+    with tempfile.TemporaryDirectory(prefix="desk-rag-question-") as place:
+        file = Path(place) / "question.txt"
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+        try:
+            failed = subprocess.run([*editor, str(file)], check=False).returncode
+            edited = file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            remedy = "Set VISUAL or EDITOR to a program that is installed."
+            raise ConfigError(f"{editor[0]} could not edit the question: {error.strerror}.", remedy=remedy) from error
+    if failed:
+        raise ConfigError(f"{editor[0]} ended with an error ({failed}).", remedy="The prompt stays as it was.")
+    return edited.rstrip()
+
+
+def _users_editor(environment: Mapping[str, str]) -> list[str]:
+    """Return the user's editor and its arguments; empty if none is named."""
+    return shlex.split(environment.get("VISUAL") or environment.get("EDITOR") or "")
 
 
 def _is_program(path: Path) -> bool:

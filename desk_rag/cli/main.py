@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from desk_rag import __version__
-from desk_rag.cli import help
+from desk_rag.cli import help, signals
+from desk_rag.cli.arguments.group import Commands, ReaderLeft
 from desk_rag.cli.arguments.options import (
     OWN_OPTIONS,
     Attention,
@@ -31,7 +32,6 @@ from desk_rag.cli.arguments.options import (
 from desk_rag.cli.arguments.words import split_globals
 from desk_rag.cli.folders import commands as folder_commands
 from desk_rag.cli.questions import commands as question_commands
-from desk_rag.cli.signals import Commands, ReaderLeft
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _globals(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    signals.prepare(ctx.invoked_subcommand or "")
     options: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
     options |= {"embedder": embedder, "device": device, "rungs": rungs, "allow_download": download or None}
     changes = {key: value for key, value in options.items() if value is not None}

@@ -1,32 +1,114 @@
-"""End a command early: by Ctrl+C, SIGTERM, or because nobody reads its output."""
+"""End a command early by Ctrl+C or SIGTERM, also while libraries are imported or a model is loaded.
+
+The store stands a kill at any moment, so a process that cannot end by itself at once is ended. Loads nothing else,
+because it must be at work before all other imports.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
 
-from typer.core import TyperGroup
+STOPPED = "Stopped. What was read is kept; the same command goes on from here."
+INTERRUPTED = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE = 0.8
+"""Seconds that a command which was asked to stop may take to end by itself."""
 
 
-class ReaderLeft(Exception):
-    """The program that read our output has ended."""
+class PromptEnd:
+    """Ends this process soon after a signal, whatever the main thread does then.
+
+    A thread is told of signals by the C library's handler, so that it need not wait for the main thread's next step in
+    Python.
+    """
+
+    def __init__(self) -> None:
+        self.words, self.code, self.descriptor = "Stopped.", INTERRUPTED, 2
+        self.patience = 0.0
+        """Seconds that the main thread has for its own end; 0 while it has no way to end early."""
+        self._told, self._tell = socket.socketpair()
+        self._tell.setblocking(False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+
+    def release(self) -> None:
+        """Leave signals to the main thread from now on."""
+        global _prompt_end
+        _prompt_end = None
+        signal.set_wakeup_fd(-1)
+        self._tell.close()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _wait(self) -> None:
+        if not self._next_signal():
+            return
+        self._told.settimeout(max(0.01, self.patience))
+        with suppress(TimeoutError):
+            if not self._next_signal():  # released: the main thread ends by itself
+                return
+        self._end()
+
+    def _next_signal(self) -> int:
+        """Return the number of the next signal; 0 after `release`."""
+        while byte := self._told.recv(1):
+            if byte[0] in _SIGNALS:
+                return byte[0]
+        return 0
+
+    def _end(self) -> None:
+        erase = "\r\x1b[K" if os.isatty(self.descriptor) else ""
+        with suppress(OSError):
+            os.write(self.descriptor, f"{erase}{self.words}\n".encode())
+        parsers = sys.modules.get("desk_rag.documents.parser_process")
+        with suppress(Exception):  # half imported
+            if parsers is not None:
+                parsers.kill_children()
+        os._exit(self.code)
 
 
-class Commands(TyperGroup):
-    """A group of commands that raises ReaderLeft on a broken pipe, which typer would turn into exit code 1."""
+_prompt_end: PromptEnd | None = None
 
-    def make_context(self, *args: Any, **options: Any) -> Any:
-        """Parse the arguments; may print help."""
-        with _broken_pipe_as_reader_left():
-            return super().make_context(*args, **options)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command."""
-        with _broken_pipe_as_reader_left():
-            return super().invoke(ctx)
+def end_promptly() -> None:
+    """End this process soon after a signal from now on. For the beginning of a program of its own."""
+    global _prompt_end
+    _prompt_end = PromptEnd()
+
+
+def prepare(command: str) -> None:
+    """Set what is said and returned when `command` is ended; commands that do not end promptly see to it themselves."""
+    end = _prompt_end
+    if end is None:
+        return
+    if command == "index":
+        end.words = STOPPED
+    elif command == "ask":
+        end.words = "Stopped. What was read is kept."
+    elif command == "watch":  # for which a signal is the usual end
+        end.words, end.code, end.descriptor = "stopped", 0, 1
+    else:
+        end.release()
+
+
+@contextmanager
+def ending_by_itself() -> Iterator[None]:
+    """Give the main thread a moment to end by itself after a signal."""
+    end = _prompt_end
+    if end is not None:
+        end.patience = _PATIENCE
+    try:
+        yield
+    finally:
+        if end is not None:
+            end.patience = 0.0
 
 
 @contextmanager
@@ -43,17 +125,12 @@ def stoppable(on_stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
         stop_requested.set()
         on_stop()
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
-        yield stop_requested.is_set
+        with ending_by_itself():
+            yield stop_requested.is_set
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _broken_pipe_as_reader_left() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError as error:
-        raise ReaderLeft from error
+        if stop_requested.is_set() and _prompt_end is not None:
+            _prompt_end.release()

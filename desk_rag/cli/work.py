@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.signals import stoppable
+from desk_rag.cli.signals import INTERRUPTED, STOPPED, ending_by_itself, stoppable
 from desk_rag.cli.store_access import open_store
 from desk_rag.config import Settings
 from desk_rag.errors import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from desk_rag.store.types import Counts
 
 SOME_UNREADABLE = 3
-INTERRUPTED = 130
 
 
 def with_answer_options(
@@ -103,9 +102,10 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
         report = {**_finished_json(done), "not_read": out.unread_json(skipped)}
         out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
-        _say_summary(progress, done, skipped, counts)
+        if done.indexed or not stopped:
+            _say_summary(progress, done, skipped, counts)
         if stopped:
-            progress.say("Stopped. What was read is kept; the same command goes on from here.")
+            progress.say(STOPPED)
     if stopped:
         return INTERRUPTED
     if done.disk_full:
@@ -220,7 +220,8 @@ def watch(settings: Settings, folders: Sequence[Path]) -> int:
     indexed_roots(settings, folders or settings.folders, files=False)  # says what is missing before anything else
     make_way(settings.data_dir)
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
-    return run_watch(settings, roots, sys.stdout)
+    with ending_by_itself():
+        return run_watch(settings, roots, sys.stdout)
 
 
 @contextlib.contextmanager

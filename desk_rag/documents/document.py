@@ -202,6 +202,11 @@ def _read_up_to(
     Size, time and inode are compared before and after, so that no document mixes two versions of its file.
     """
     try:
+        if is_online_only(path.stat()):
+            raise UnreadableDocument(
+                f"{path} is online-only: its content is in the cloud, and reading it would download it.",
+                remedy="Keep it on this computer, and it is read at the next look.",
+            )
         # O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as error:
@@ -252,6 +257,18 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 _IN_USE = (errno.EBUSY, errno.ETXTBSY, errno.EAGAIN, errno.EDEADLK)
 _IN_USE_ON_WINDOWS = (32, 33)
 """A sharing violation, and a part of the file that is locked."""
+
+
+_ONLINE_ONLY_ON_WINDOWS = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
+"""The last two are FILE_ATTRIBUTE_RECALL_ON_OPEN and FILE_ATTRIBUTE_RECALL_ON_DATA_ACCESS."""
+_ONLINE_ONLY_ON_MACOS = 0x40000000
+"""SF_DATALESS."""
+
+
+def is_online_only(status: os.stat_result) -> bool:
+    """Return whether OneDrive, iCloud or the like keep only the name of a file on this computer."""
+    attributes, flags = getattr(status, "st_file_attributes", 0), getattr(status, "st_flags", 0)
+    return bool(attributes & _ONLINE_ONLY_ON_WINDOWS or flags & _ONLINE_ONLY_ON_MACOS)
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableDocument:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 from desk_rag.errors import BrokenDocument, Cancelled, UnreadableDocument
 
@@ -27,6 +28,15 @@ _GUARD_SECONDS = 0.05
 """Seconds between checks of the clock and of `stop` while the child works."""
 _FILES_PER_PROCESS = 2000
 """Files after which the child is replaced: native parsers leak a little memory."""
+
+
+_children: WeakSet[subprocess.Popen[bytes]] = WeakSet()
+
+
+def kill_children() -> None:
+    """Kill every parser process at once, because this process ends without its usual end."""
+    for process in list(_children):
+        process.kill()
 
 
 @dataclass(slots=True)
@@ -133,6 +143,7 @@ class ParserProcess:
             start_new_session=True,  # Ctrl-C in the terminal is the parent's business
         )
         self._child = _Child(process)
+        _children.add(process)
         guard = _Guard(process, _START_SECONDS, stop)
         if self._exchange(process, None, b"", guard) is None:
             self._stop()

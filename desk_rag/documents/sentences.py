@@ -51,6 +51,8 @@ _NO_END_BEFORE = tuple(
     )
 )
 """Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
+_NEXT_LABEL = re.compile(r"(?<=[\w)\]])\s+(?=[A-Z][a-z]+(?:\s[a-z]+){0,2}:\s)")
+_LABEL = re.compile(r"[A-Z][^\W\d_]+(?:,?\s[a-z]+){0,3}:\s")
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 QUOTED_HEADING = "Quoted from an earlier message"
 """Heading, in a mail, above lines that somebody else wrote."""
@@ -138,7 +140,8 @@ def quotable(text: str) -> list[str]:
     A passage is one sentence within one line, or several if an abbreviation such as 'Mr.' ends the first. It has at
     least two words. Code and tables are quoted line by line.
     """
-    candidates = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
+    parts = [part for line in text.split("\n") for part in _labelled(line.strip())]
+    candidates = [unit for part in parts for unit in _whole_sentences(part)]
     return list(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
 
 
@@ -156,6 +159,11 @@ def _citable(unit: str) -> bool:
     if len(unit) < _SHORTEST_WORD and len(unit.split()) < 2:
         return False
     return sum(character.isalnum() for character in unit) >= _FEWEST_LETTERS
+
+
+def _labelled(line: str) -> list[str]:
+    """The parts of a line that runs several together: 'Present: Ana, Ben Apologies: Gus'."""
+    return _NEXT_LABEL.split(line) if _LABEL.match(line) else [line]
 
 
 def _whole_sentences(line: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Messag
 def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
     """Bring folders and files up to date, by the index settings of the request, which hold from now on."""
     folders = _use_index_settings(service, request)
-    run = Run(service.parts, service.settings, stop, _Relay(service, emit))
+    run = Run(service.parts_in_task, service.settings, stop, _Relay(service, emit))
     finished = run.run(folders, warm=bool(request.get("warm")))
     service.report(finished)
     emit({"finished": values.plain(finished)})
@@ -75,11 +75,21 @@ def forget(store: Store, path: Path, *, check: bool = False, keep_caches: bool =
     return PurgeReport(documents, chunks, kv_files=0, freed_bytes=0, verified=False, traces=())
 
 
+def remove_excluded(store: Store, paths: Iterable[Path]) -> None:
+    """Remove the documents at and below `paths`, which a rule leaves out; their chunk KV stays for a while."""
+    store.remove_documents([row.path for path in paths for row in store.documents(path)], keep_kv=True)
+
+
 def _obey(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
-    """Look through all folders by the index settings of the request, which hold from now on."""
-    _use_index_settings(service, request)
+    """Look through all folders by the index settings of the request, which hold from now on.
+
+    What is wanted again of the request is indexed again if this process was given it.
+    """
+    wanted, excluded, folders = _use_index_settings(service, request), request.get("excluded"), service.folders
+    if isinstance(excluded, list):
+        remove_excluded(service.parts.store, [Path(str(path)) for path in excluded])
     service.sweep()
-    emit({"obeyed": True})
+    emit({"obeyed": all(path in folders or any(folder in path.parents for folder in folders) for path in wanted)})
 
 
 def _use_index_settings(service: Service, request: Message) -> list[Path]:

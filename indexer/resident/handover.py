@@ -83,10 +83,15 @@ def repair(
     return report, tuple(map(str, notices)) if isinstance(notices, list) else (), str(answer["kv_away"])
 
 
-def use_index_settings(settings: Settings, wanted: Sequence[Path] = ()) -> None:
-    """Have folders looked through by these settings, now and from then on, with `wanted` if it was left out."""
-    request = {"do": "index_settings", "folders": [str(path) for path in wanted]}
-    _answer(settings, request | {"index": settings.index.model_dump(mode="json")}, None)
+def use_index_settings(settings: Settings, wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()) -> bool:
+    """Have folders looked through by these settings, now and from then on, with `wanted` if it was left out.
+
+    Documents at and below `excluded`, which the settings leave out, are removed at once. Returns whether the other
+    process indexes what is wanted.
+    """
+    paths = {"folders": [str(path) for path in wanted], "excluded": [str(path) for path in excluded]}
+    request = {"do": "index_settings", **paths}
+    return bool(_answer(settings, request | {"index": settings.index.model_dump(mode="json")}, None)["obeyed"])
 
 
 def _answer(settings: Settings, request: Message, progress: Display | None) -> Message:

@@ -14,11 +14,13 @@ class Skipped(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """Rounds made, how they ended, and every promise that did not hold."""
+    """Rounds made, how they ended, every promise that did not hold, and what could not be checked."""
 
     rounds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    no_result: list[str] = field(default_factory=list)
+    """Checks that this machine was too slow for: neither kept nor broken."""
     skipped: str = ""
 
     def end(self, outcome: str) -> None:

@@ -22,6 +22,8 @@ from tests.attack.counts import Budget, Counts, Skipped
 REPOSITORY = Path(__file__).resolve().parents[2]
 DISK_SIZES = ("200k", "360k", "900k", "1400k", "2500k", "5m")
 FAULT = "fault of its own"
+REBUILD_SECONDS = 900.0
+"""Time for indexing everything once; a machine that needs more gives no result."""
 _CUTS_PER_RUN = 500
 
 
@@ -75,14 +77,29 @@ def kills(chance: random.Random, budget: Budget) -> Counts:
             counts.violations += churn.violations
             if data.exists():
                 counts.violations += [f"round {number}: {fault}" for fault in _unclean(data)]
-        rebuilt = place / "rebuilt"
-        for target in (data, rebuilt):
-            done = run(*command(target, "index", str(documents)), timeout=900)
-            if done.returncode:
-                counts.violations.append(f"index ended with {done.returncode}: {done.stderr[-300:]}")
-        if _content(data) != _content(rebuilt):
-            counts.violations.append("the store differs from one built anew from the same documents")
+        try:
+            counts.violations += _differences(data, place / "rebuilt", documents)
+        except subprocess.TimeoutExpired as late:
+            counts.no_result.append(f"comparison with a store built anew: {too_slow(late)}")
     return counts
+
+
+def _differences(data: Path, rebuilt: Path, documents: Path) -> list[str]:
+    """Compare the store with one built anew. Raises TimeoutExpired if this machine is too slow to build it."""
+    faults = []
+    for target in (data, rebuilt):
+        done = run(*command(target, "index", str(documents)), timeout=REBUILD_SECONDS)
+        if done.returncode:
+            faults.append(f"index ended with {done.returncode}: {done.stderr[-300:]}")
+    if _content(data) != _content(rebuilt):
+        faults.append("the store differs from one built anew from the same documents")
+    return faults
+
+
+def too_slow(late: subprocess.TimeoutExpired) -> str:
+    """Say that a command took too long, with the load of the machine."""
+    load = f", load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores" if hasattr(os, "getloadavg") else ""
+    return f"not done after {late.timeout:.0f} s{load}"
 
 
 def _change(documents: Path, chance: random.Random, number: int) -> None:
@@ -215,7 +232,12 @@ def _in_namespace(program: str, chance: random.Random, budget: Budget, choices: 
         choice = chance.choice(choices)
         seed = str(chance.randrange(1 << 30))
         with folder() as place:
-            done = run(unshare, "-rm", sys.executable, "-m", f"tests.attack.{program}", str(place), choice, seed)
+            try:
+                done = run(unshare, "-rm", sys.executable, "-m", f"tests.attack.{program}", str(place), choice, seed)
+            except subprocess.TimeoutExpired as late:
+                counts.end(f"{choice}: no result")
+                counts.no_result.append(f"round {number}, {choice}, seed {seed}: {too_slow(late)}")
+                continue
         last = (done.stdout.strip().splitlines() or [""])[-1]
         counts.end(f"{choice}: {last.split(':')[0] if not done.returncode else 'broken'}")
         if done.returncode:

@@ -230,6 +230,45 @@ def test_what_the_library_of_a_ui_forgets_leaves_the_index_and_comes_back(watche
     session.detach()
 
 
+def test_what_the_library_excludes_is_gone_from_answers_at_once_even_in_a_pause(
+    watched: Watched, tmp_path: Path
+) -> None:
+    assert watched.run("ask", "When does the roofer come?")[0] == 0  # saved in a chat
+    watched.service.pause(time.time() + 600)
+    session = Session(watched.settings, [watched.docs], tmp_path / "config.toml")
+    changes = LibraryChanges(session)
+    excluded = changes.exclude(changes.exclusion(watched.docs / "house", watched.docs))
+    assert watched.documents() == {"door.md"}
+    assert "14 May" not in "".join(watched.run("ask", "--private", "When does the roofer come?")[1:])
+    assert excluded.sentence.startswith("“/house/” is excluded. Saved chats still hold answers from it: ")
+    assert excluded.undo is not None and excluded.undo().endswith("no longer excluded; its files are read again.")
+    watched.service.pause(None)
+    wait_for(lambda: watched.documents() == {"door.md", "roof.md"})
+    session.detach()
+
+
+def test_a_forgotten_root_comes_back_and_is_watched_again_when_that_is_undone(watched: Watched, tmp_path: Path) -> None:
+    session = Session(watched.settings, [watched.docs], tmp_path / "config.toml")
+    forgotten = LibraryChanges(session).forget(watched.docs, keep_caches=True)
+    assert watched.documents() == set() and watched.service.folders == () and forgotten.undo is not None
+    assert forgotten.undo() == "docs is read again; caches that are still there are used again."
+    assert watched.service.folders == (watched.docs,) and session.folders == (watched.docs,)
+    wait_for(lambda: watched.documents() == {"door.md", "roof.md"})
+    wait_for(watched.is_idle)
+    (watched.docs / "new.md").write_text("The lawn is wet.\n")  # only an event tells of it: the next sweep is far off
+    wait_for(lambda: "new.md" in watched.documents())
+    session.detach()
+
+
+def test_a_forgotten_root_that_the_other_process_was_not_given_waits(watched: Watched, tmp_path: Path) -> None:
+    assert watched.run("index", str(watched.other), "--no-kv")[0] == 0
+    session = Session(watched.settings, [watched.other], tmp_path / "config.toml")
+    forgotten = LibraryChanges(session).forget(watched.other, keep_caches=True)
+    assert "boat.md" not in watched.documents() and forgotten.undo is not None
+    assert "is read again from the next start on" in forgotten.undo()
+    session.detach()
+
+
 def test_a_folder_that_cannot_be_forgotten_is_still_named_in_the_settings(watched: Watched, tmp_path: Path) -> None:
     """Another process writes and takes no requests."""
     watched.server.stop()

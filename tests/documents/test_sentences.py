@@ -69,3 +69,12 @@ def test_what_no_citation_is_made_of_is_no_unit() -> None:
 def test_points_inside_a_sentence_end_no_quote(text: str, parts: int) -> None:
     quotes = quotable(text)
     assert " ".join(quotes) == text and len(quotes) == parts, quotes
+
+
+def test_labels_that_stand_in_one_line_are_quoted_one_by_one() -> None:
+    assert quotable("Present: Ana, Gus (carpenter) Apologies: Ben") == [
+        "Present: Ana, Gus (carpenter)",
+        "Apologies: Ben",
+    ]
+    assert quotable("He said it once: Ana and Ben come.") == ["He said it once: Ana and Ben come."]
+    assert quotable("Number: 7; Paid on: OPEN") == ["Number: 7; Paid on: OPEN"]  # a row of a table

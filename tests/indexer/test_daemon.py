@@ -41,15 +41,31 @@ def settings(settings: Settings, prepared: ServingModel, prepared_dir: Path) -> 
     return settings
 
 
+SLOW = """
+import desk_rag.ingest.pipeline, time
+from {module} import {name} as load_quickly
+import {module}
+from desk_rag.store.maintenance import scrubbing
+def load_slowly(*given):
+    print("loading", flush=True)
+    while not Path({end!r}).exists():
+        time.sleep(0.05)
+    return load_quickly(*given)
+{module}.{name} = load_slowly
+scrubbing._EVERY_SECONDS = 1.0
+settings ="""
+"""A load that lasts until a file exists, and a check for deleted text every second."""
+
+
 class Child:
     """One run of the background process."""
 
-    def __init__(self, settings: Settings, *folders: Path) -> None:
+    def __init__(self, settings: Settings, *folders: Path, script: str = CHILD) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.log = settings.data_dir.parent / f"out{time.monotonic_ns()}"
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", CHILD, settings.model_dump_json(), *map(str, folders)],
+                [sys.executable, "-c", script, settings.model_dump_json(), *map(str, folders)],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -137,16 +153,7 @@ def test_words_are_findable_before_the_model_is_loaded_and_sigint_ends_it(
         "embedding.load_embedder = load\n"
         "settings = ",
     )
-    child = Child.__new__(Child)
-    child.log = settings.data_dir.parent / "out"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with child.log.open("w") as out:
-        child.process = subprocess.Popen(
-            [sys.executable, "-c", script, settings.model_dump_json(), str(docs)],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+    child = Child(settings, docs, script=script)
     children.append(child)
     child.waits_for("no torch yet")
     with Store.open(settings.data_dir, settings.store, writer=False) as other:
@@ -157,6 +164,33 @@ def test_words_are_findable_before_the_model_is_loaded_and_sigint_ends_it(
     assert seconds < 5
     with Store.open(settings.data_dir, settings.store, writer=True):
         pass
+
+
+@pytest.mark.parametrize("load", ["retrieval.embedding.load_embedder", "answering.auxiliary.prepare_all"])
+def test_text_that_is_edited_away_while_a_model_is_loaded_leaves_every_file_before_its_end(
+    settings: Settings, docs: Path, children: list[Child], load: str
+) -> None:
+    end, (module, _, name) = settings.data_dir.parent / "end", f"desk_rag.{load}".rpartition(".")
+    (docs / "note.txt").write_text("The spare key is with Zaphodbeeblebrox.\n")
+    slow = SLOW.format(module=module, name=name, end=str(end))
+    child = Child(settings, docs, script=CHILD.replace("settings =", slow))
+    children.append(child)
+    child.waits_for("loading")
+    wait_for(lambda: traces(settings, "Zaphodbeeblebrox"))
+    (docs / "note.txt").write_text("The spare key hangs behind the barometer.\n")
+    wait_for(lambda: traces(settings, "barometer") and not traces(settings, "Zaphodbeeblebrox"))
+    assert "up to date" not in child.said
+    end.touch()
+    child.waits_for("up to date")
+    assert len(warm_files(settings)) == 2
+    assert child.stop()[0] == 0
+
+
+def traces(settings: Settings, word: str) -> list[Path]:
+    """The files of the data directory in which `word` stands, in any case and in both encodings of SQLite."""
+    needles = [form.encode(code) for form in (word, word.casefold()) for code in ("utf-8", "utf-16-le")]
+    files = {path: path.read_bytes() for path in settings.data_dir.rglob("*") if path.is_file()}
+    return [path for path, content in files.items() if any(needle in content for needle in needles)]
 
 
 @pytest.mark.slow

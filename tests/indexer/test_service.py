@@ -18,15 +18,16 @@ from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
-from desk_rag.indexer import worker
+from desk_rag.indexer.machine.clock import ClockJump
 from desk_rag.indexer.machine.idle import IdleGate
 from desk_rag.indexer.parts import Parts
-from desk_rag.indexer.service import ClockJump, Service, outermost
+from desk_rag.indexer.service import Service, outermost
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.ingest.pipeline import index_path
 from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.catalog.deletion_rows import Decision
+from desk_rag.store.maintenance import scrubbing
 from desk_rag.store.store import Store
 from tests.indexer.conftest import wait_for
 from tests.store import made
@@ -130,7 +131,7 @@ def test_deleted_text_leaves_the_files_while_a_model_is_being_loaded(
     make: Make, prepared: ServingModel, embedder: Embedder, docs: Path, settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker, "_TIDY_SECONDS", 2.0)
+    monkeypatch.setattr(scrubbing, "_EVERY_SECONDS", 2.0)
     loading, is_loaded = threading.Event(), threading.Event()
 
     def load_slowly() -> Embedder:
@@ -152,6 +153,39 @@ def test_deleted_text_leaves_the_files_while_a_model_is_being_loaded(
     finally:
         is_loaded.set()
     wait_for(running.finished)
+
+
+def test_a_file_is_read_while_a_task_loads_a_model(make: Make, docs: Path, embedder: Embedder) -> None:
+    """As when another command hands over an `index`."""
+    loading, is_loaded = threading.Event(), threading.Event()
+
+    def load_slowly() -> Embedder:
+        loading.set()
+        assert not resting.is_set() or is_loaded.wait(120)
+        return embedder
+
+    resting = threading.Event()
+    running = make(load_embedder=load_slowly)
+    running.service.start()
+    wait_for(running.finished)
+    loading.clear()
+    resting.set()
+    loaded: list[Embedder] = []
+
+    def ask() -> None:
+        loaded.extend(running.service.perform(lambda give: give(running.service.parts_in_task.load_embedder()), bool))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        assert loading.wait(60)
+        (docs / "note.txt").write_text("The spare key hangs behind the barometer.\n")
+        wait_for(lambda: running.found("barometer") == {docs / "note.txt"})
+        assert not loaded and not running.service.stop(0.1), "the load cannot be interrupted"
+    finally:
+        is_loaded.set()
+    asking.join(30)
+    assert loaded == [embedder]
 
 
 def _stored(settings: Settings) -> str:
@@ -286,7 +320,7 @@ def test_text_that_is_edited_away_leaves_every_file_while_it_runs(
     make: Make, docs: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the stages never come to their end: the machine is busy all the time."""
-    monkeypatch.setattr("desk_rag.indexer.worker._TIDY_SECONDS", 0.5)
+    monkeypatch.setattr(scrubbing, "_EVERY_SECONDS", 0.5)
     running = make(gate=Closed(settings.idle))
     running.service.start()
     wait_for(lambda: running.counts() == (2, 2, 0))

@@ -8,8 +8,8 @@ import pytest
 
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.formats import PlaceUnits
-from desk_rag.errors import DocumentError, UnreadableDocument
-from desk_rag.tui.opener import Opening, opening
+from desk_rag.errors import ConfigError, DocumentError, UnreadableDocument
+from desk_rag.tui.opener import Opening, edit, opening
 
 LINES = Location("", None, None, 12, 40)
 
@@ -95,3 +95,37 @@ def test_a_program_under_another_name_is_refused(tmp_path: Path) -> None:
 def test_vanished_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableDocument, match="not there any more"):
         opening(*at(tmp_path / "gone.md"), {"EDITOR": "vim"})
+
+
+def _editor(place: Path, name: str, script: str) -> Path:
+    program = place / name
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    return program
+
+
+def test_a_question_is_edited_in_the_users_editor(tmp_path: Path) -> None:
+    editor = _editor(tmp_path, "ed it", 'printf "%s\\nin May?\\n\\n" "$(cat "$2")" > "$2"')
+    assert edit("Who came", {"EDITOR": f"'{editor}' -x"}) == "Who came\nin May?"
+
+
+def test_an_editor_with_a_window_is_waited_for(tmp_path: Path) -> None:
+    editor = _editor(tmp_path, "code", f'echo "$@" > {tmp_path}/arguments; echo done > "$2"')
+    assert edit("", {"VISUAL": str(editor)}) == "done"
+    assert (tmp_path / "arguments").read_text().startswith("--wait /")
+    assert edit("", {"VISUAL": f"{editor} --wait"}) == "done", "it is asked for once"
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "No editor is named"),
+        ({"EDITOR": "/nowhere/nano"}, "could not edit the question: No such file"),
+        ({"EDITOR": "false"}, r"ended with an error \(1\)"),
+        ({"EDITOR": "rm"}, "could not edit the question: No such file"),
+    ],
+)
+def test_an_editor_that_fails_is_named(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        edit("Who came?", environment)
+    assert raised.value.remedy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual.app import SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import Input, TextArea
 
@@ -20,6 +22,7 @@ from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import MOST, NamePicker
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.keymap import KeyMap
+from desk_rag.tui.opener import edit
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
@@ -44,6 +47,7 @@ class ConversationScreen(TurnScreen):
         bound("find", "find", "Find", priority=True),
         bound("export", "export", "Export"),
         bound("edit_searched", "edit_searched", "Edit as searched"),
+        bound("write", "write", "Write in your editor"),
     ]
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -204,6 +208,19 @@ class ConversationScreen(TurnScreen):
         prompt = self.query_one(QuestionInput)
         if not prompt.offer(question):
             self._say("The prompt holds other text. Ctrl+C clears it; then try again.")
+        prompt.focus()
+
+    def action_write(self) -> None:
+        """Hand the prompt's text to the user's editor, and take back what was written."""
+        prompt = self.query_one(QuestionInput)
+        try:
+            with self.app.suspend():
+                written = edit(prompt.text, os.environ)
+        except (DeskRagError, SuspendNotSupported, ValueError) as error:
+            self._say(f"{error.message} {error.remedy}" if isinstance(error, DeskRagError) else str(error), "warning")
+            return
+        prompt.clear()
+        prompt.offer(written)
         prompt.focus()
 
     # Search in the transcript -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.config import Settings
     from desk_rag.settings_file import Key
     from desk_rag.store.store import Store
     from desk_rag.store.types import PurgeReport
@@ -70,7 +71,7 @@ class LibraryChanges:
 
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
-        now = self._set_rules((*self._rules(), exclusion.rule))
+        now = self._set_rules((*self._rules(), exclusion.rule), excluded=(exclusion.path, *exclusion.elsewhere))
         said = f"“{exclusion.rule}” is excluded{'' if now else self._later()}."
         return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion.rule))
 
@@ -89,17 +90,31 @@ class LibraryChanges:
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
         return rules_in(self._session.file, without=without)
 
-    def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = ()) -> bool:
-        """Write the rules and have them obeyed, with `wanted` read again; False if that has to wait."""
-        from desk_rag.indexer.resident import handover
+    def _set_rules(
+        self, rules: tuple[str, ...], wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()
+    ) -> bool:
+        """Write the rules and have them obeyed; False if that has to wait.
 
+        `wanted` is read again, and the documents of `excluded` are removed at once.
+        """
         session = self._session
         session.file.write({EXCLUDE: list(rules) or None})
-        now = session.use(with_rules(session.settings, rules), session.folders)
-        if session.indexing is None or not session.indexing.indexes:
-            with suppress(NoResident):
-                handover.use_index_settings(session.settings, wanted)
-                return True
+        return self._use(with_rules(session.settings, rules), session.folders, wanted, excluded)
+
+    def _use(
+        self, settings: Settings, folders: Sequence[Path], wanted: Sequence[Path], excluded: Sequence[Path] = ()
+    ) -> bool:
+        """Index `folders` from now on, here or in the process that indexes; False if that has to wait."""
+        from desk_rag.indexer.resident import handover
+        from desk_rag.indexer.resident.changes import remove_excluded
+
+        session = self._session
+        now = session.use(settings, folders)
+        if session.indexing is not None and session.indexing.indexes:
+            remove_excluded(session.indexing.store, excluded)  # a paused indexing would leave them in answers
+            return now
+        with suppress(NoResident):
+            return handover.use_index_settings(session.settings, wanted, excluded)
         return now
 
     def _later(self) -> str:
@@ -196,7 +211,7 @@ class LibraryChanges:
         else:
             self._write_back(exclusion, named)
             folders = (*session.folders, *(root for root in roots if root not in session.folders))
-            now = session.use(session.settings.model_copy(update={"folders": self._folders()}), folders)
+            now = self._use(session.settings.model_copy(update={"folders": self._folders()}), folders, (path,))
         return f"{path.name} is read again{'' if now else self._later()}; caches that are still there are used again."
 
     def _write_back(self, exclusion: Exclusion | None, named: tuple[Path, ...]) -> None:

@@ -89,7 +89,7 @@ class CitationCheck:
 def _read_file(source: Source) -> _FileNow:
     try:
         status = source.path.stat()
-        if status.st_size > _MOST_BYTES:
+        if status.st_size > _MOST_BYTES or document.is_online_only(status):
             return _FileNow((status.st_size, status.st_mtime_ns, status.st_ino) == source.file)
         stamp, data = document.read_file(source.path, _MOST_BYTES)
     except (OSError, ValueError, DocumentError):

@@ -17,6 +17,7 @@ from functools import partial
 
 import torch
 
+from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
 from desk_rag.answering.evidence.trie_decoding import (
     Candidate,
@@ -46,7 +47,7 @@ _LOOKED_UP = 12.0
 """Least log-odds of the row of a table that the question names, see `rows.look_up`."""
 _LEAD = 3.0
 """Log-odds by which a sentence must lead to be the one about what the question names."""
-_OTHER_KIND_NATS = 8.0
+_OTHER_KIND_NATS = 16.0
 """Nats that a short answer of another kind loses."""
 _NUM_SPANS = 12
 """Spans of the quote that are compared as short answers."""
@@ -230,12 +231,16 @@ class EvidenceSelector:
             candidates_by_ids[ids] = Candidate(ids, 0.0)
         spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
         kind = kind_asked(question)
+        shorts = ShortAnswers(question, sentence.text)
         for span in spans:
-            text = occurrence.chunk[span.begin : span.end]
+            offsets = shorts.whole(span.begin - occurrence.begin, span.end - occurrence.begin)
+            if offsets is None:
+                continue
+            text = sentence.text[slice(*offsets)]
             ids = tuple(self._prompt.answer_ids(text))[:room]
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
                 bonus = self._bonus(self._config.span_weight, span.score)
-                bonus += preference.nats(span.begin - occurrence.begin, span.end - occurrence.begin)
+                bonus += preference.nats(*offsets)
                 bonus -= 0.0 if kind is None or is_of_kind(kind, text) else _OTHER_KIND_NATS
                 candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
         return list(candidates_by_ids.values())

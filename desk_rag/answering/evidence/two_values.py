@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.stems import content_stems
 
 _CLAUSE_END = re.compile(
@@ -22,6 +23,11 @@ _CHANGES = (
         rf"(?P<new>\S*\d\S*(?:\s+\w+){{0,4}}?)\s+(?:instead of|rather than|against)\s+(?P<old>{_VALUE}\b[^,.;]*)",
         re.IGNORECASE,
     ),
+    re.compile(
+        rf"(?P<new>{_VALUE}\b[^,.;()]*)\((?:(?:the\s+)?(?:last|previous)\s+\w+|previously|formerly|before|until\s+now|so\s+far"
+        r"|was|up\s+from|down\s+from)\b:?\s*(?P<old>[^()]*\d[^()]*)\)",
+        re.IGNORECASE,
+    ),
 )
 _DENIED = re.compile(r",?\s(?:and\s)?not\s+(?:the\s+)?(?P<denied>[\w-]+(?:\s\w+)?)", re.IGNORECASE)
 _ASKS_OLD = re.compile(
@@ -33,6 +39,15 @@ _ASKS_NEW = re.compile(
     r"\b(?:now|new|current(?:ly)?|after|next|will|today|nowadays|since|from|is|are|does|do|finally|actual(?:ly)?)\b",
     re.IGNORECASE,
 )
+_WITHOUT = re.compile(r"\b(?:without|excluding|excl\.?|less|minus|not\s+including)\b", re.IGNORECASE)
+_WITH = re.compile(r"\b(?:with|including|incl\.?|and)\b", re.IGNORECASE)
+_NAME = r"[^\W\d_a-z][\w.’'-]*"
+_NAME_AND_ROLE = re.compile(rf"(?P<name>{_NAME}(?:\s+{_NAME})*)\s+\((?P<role>[^()]+)\)")
+_WHO_DOES = re.compile(
+    r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
+    re.IGNORECASE,
+)
+_PASSIVE = re.compile(r"\b(?:is|are|was|were|be|been|being)\s+(?:\w+ly\s+)?$", re.IGNORECASE)
 _NATS = 8.0
 """Bonus of a clause with all the question's words over one with none; see bench/LOG.md."""
 
@@ -52,7 +67,9 @@ class ValuePreference:
 
     def __init__(self, question: str, sentence: str) -> None:
         self._wanted, self._unwanted = _changed_values(question, sentence)
-        self._clauses = [] if self._wanted else _clauses(question, sentence)
+        if kind_asked(question) is AnswerKind.NAME:
+            self._wanted = _name_by_role(question, sentence) or _subject(question, sentence) or self._wanted
+        self._clauses = [] if self._wanted else _with_or_without(question, sentence) or _clauses(question, sentence)
 
     @property
     def value(self) -> tuple[int, int] | None:
@@ -63,6 +80,31 @@ class ValuePreference:
         """Return the bonus of characters [begin, end) of the sentence."""
         clause = sum(weight * part.share(begin, end) for part, weight in self._clauses)
         return _NATS * (clause - sum(part.share(begin, end) for part in self._unwanted))
+
+
+def _name_by_role(question: str, sentence: str) -> _Part | None:
+    """The name before the brackets that hold what the question calls somebody: 'Gus (carpenter), Ana (engineer)'."""
+    asked = content_stems(question)
+    named = [match for match in _NAME_AND_ROLE.finditer(sentence) if asked & content_stems(match["role"])]
+    return _Part(*named[0].span("name")) if len(named) == 1 and not asked & content_stems(named[0]["name"]) else None
+
+
+def _subject(question: str, sentence: str) -> _Part | None:
+    """What stands before the verb of 'Who takes over the store?' in 'Ana takes over the store from Ben.'"""
+    match = _WHO_DOES.match(question.strip())
+    if match is None:
+        return None
+    (verb,) = content_stems(match["verb"]) or ("",)
+    does = next((word for word in re.finditer(r"[^\W\d_]+", sentence) if content_stems(word.group()) == {verb}), None)
+    if (
+        does is None
+        or _PASSIVE.search(sentence[: does.start()])
+        or re.match(r"\s+(?:\w+\s+)?by\b", sentence[does.end() :])
+    ):
+        return None
+    begin = max((end.end() for end in _CLAUSE_END.finditer(sentence, 0, does.start())), default=0)
+    names = re.search(_NAME, sentence[begin : does.start()])
+    return _Part(begin, does.start()) if names is not None else None
 
 
 def _changed_values(question: str, sentence: str) -> tuple[_Part | None, list[_Part]]:
@@ -77,6 +119,17 @@ def _changed_values(question: str, sentence: str) -> tuple[_Part | None, list[_P
             if _ASKS_NEW.search(question):
                 return new, [old, *denied]
     return None, denied
+
+
+def _with_or_without(question: str, sentence: str) -> list[tuple[_Part, float]]:
+    """What stands before or after 'without' in a sentence with two values, as the question asks; else nothing."""
+    match = _WITHOUT.search(sentence)
+    if match is None or not (_WITHOUT.search(question) or _WITH.search(question)):
+        return []
+    before, after = _Part(0, match.start()), _Part(match.start(), len(sentence))
+    if not all(any(map(str.isdigit, sentence[part.begin : part.end])) for part in (before, after)):
+        return []
+    return [(after if _WITHOUT.search(question) else before, 1.0)]
 
 
 def _clauses(question: str, sentence: str) -> list[tuple[_Part, float]]:

@@ -2,6 +2,7 @@
 
 'When was the one bought, and who repaired the other?' is asked as two questions. 'What is the phone number of the man
 who repaired it?' is asked as 'Who repaired it?' and then with the name that this gave.
+'With the charger, and without it?' asks for two values, too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ _OF_BOTH = re.compile(
 _TWO_OF_ONE = re.compile(
     r"^(?P<asks>what\s+(?:is|are|was|were))\s+(?P<first>(?:the|my|our|his|her|their)\s+[\w-]+(?:\s[\w-]+)?)\s+and\s+"
     r"(?P<second>(?:the\s+)?[\w-]+(?:\s[\w-]+)?)\s+(?P<of>of\s+.+?)\??$",
+    re.I,
+)
+_WITH_AND_WITHOUT = re.compile(
+    r"^(?P<asks>.+?)\s+(?P<one>with|without)\s+(?P<thing>.+?),?\s+and\s+(?P<other>with|without)(?:\s+.+?)?\??$", re.I
+)
+_BOTH_WAYS = re.compile(
+    r"^(?P<asks>.+?)\s+(?P<one>with|without)\s+and\s+(?P<other>with|without)\s+(?P<thing>.+?)\??$", re.I
+)
+_IN_TWO_YEARS = re.compile(
+    r"^(?P<asks>.+?)\s+in\s+(?P<one>(?:19|20)\d\d(?:/\d\d)?)\s+and\s+(?:in\s+)?(?P<other>(?:19|20)\d\d(?:/\d\d)?)\??$",
     re.I,
 )
 _RELATIVE = re.compile(r"\b(?:who|whom|whose|which|that|what|when|where|why|how)\b", re.I)
@@ -71,6 +82,8 @@ class ByWayOf:
 def two_questions(question: str) -> tuple[str, str] | None:
     """The two questions that `question` consists of; None if it is one."""
     question = question.strip()
+    if both := _both_ways(question):
+        return both
     match = _TWO_SENTENCES.match(question) or _TWO.match(question)
     if match is None:
         return _without_comma(question)
@@ -78,6 +91,18 @@ def two_questions(question: str) -> tuple[str, str] | None:
     if min(len(first.split()), len(second.split())) < _FEWEST_WORDS:
         return _without_comma(question)
     return first, second
+
+
+def _both_ways(question: str) -> tuple[str, str] | None:
+    """'with a charger' and 'without a charger', or one year and another."""
+    match = _BOTH_WAYS.match(question) or _WITH_AND_WITHOUT.match(question)
+    if match is not None and match["one"].lower() != match["other"].lower() and re.match(_ASKING, question, re.I):
+        begin, thing = match["asks"], match["thing"]
+        return _as_question(f"{begin} {match['one']} {thing}"), _as_question(f"{begin} {match['other']} {thing}")
+    match = _IN_TWO_YEARS.match(question)
+    if match is None or not re.match(_ASKING, question, re.I):
+        return None
+    return _as_question(f"{match['asks']} in {match['one']}"), _as_question(f"{match['asks']} in {match['other']}")
 
 
 def _without_comma(question: str) -> tuple[str, str] | None:

@@ -1,7 +1,8 @@
 """Decide which kind of answer a question asks for, and whether a short answer is of that kind.
 
-'Which supplier ...?' asks for a name, 'when' for a time, 'how much' for a number. An account number answers none of
-them but the last. 'When was it painted?' is not answered by a sentence that only plans it.
+'Which supplier ...?' asks for a name, 'when' for a time, 'how much' for a number, 'which colour' for a colour. An
+account number answers none of them but a number. 'When was it painted?' is not answered by a sentence that only plans
+it, and 'How many sockets?' not by one that proposes some.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ _ASKS_TIME = re.compile(
     r"|^(?:(?:on|in|at|by|from|since|until)\s+)?(?:which|what)\s+(?:day|date|year|month|weekday|time)\b",
     re.I,
 )
+_ASKS_YEAR = re.compile(r"^(?:(?:in|since|until|from|by)\s+)?(?:which|what)\s+years?\b", re.I)
+_ASKS_COLOUR = re.compile(r"^(?:in\s+)?(?:what|which)(?:\s+is\s+the|\s+are\s+the|\s+was\s+the)?\s+colou?rs?\b", re.I)
+_ASKS_PHONE = re.compile(
+    r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
+)
+_ASKS_ADDRESS = re.compile(r"\be-?mail\s+address\b", re.I)
+_ASKS_FREQUENCY = re.compile(r"^how\s+(?:often|frequently|regularly)\b", re.I)
 _ASKS_NUMBER = re.compile(
     r"^how\s+(?:much|many|high|long|old|far|large|heavy|tall|wide|deep)\b"
     r"|\bwhat\s+(?:is|was)\s+(?:the\s+)?(?:phone\s+)?number\b",
@@ -45,6 +53,25 @@ _TIME_WORDS = re.compile(
 )
 _CODE = re.compile(r"\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\b|\d+")
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_NO_TIME = re.compile(
+    r"(?:[€$£¥]|\b(?:EUR|USD|GBP|CHF|SEK|NOK|DKK)\b)\s?\d[\d.,]*|\d[\d.,]*\s?(?:[€$£¥%°]|(?:EUR|USD|GBP|CHF|SEK|NOK|DKK"
+    r"|crowns?|euros?|dollars?|pounds?|francs?|per\s?cent|[cm]?m2?|km|k?g|k?Wh?|litres?)\b)"
+    r"|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|\b[A-Z]{2,}-\d[\w-]*"
+)
+"""Amounts, measures and reference numbers, whose digits say no time."""
+_YEAR = re.compile(r"\b(?:1\d|20)\d\d\b|['’]\d\d\b|\b(?:last|this|next|previous|same)\s+year\b", re.I)
+_COLOUR = re.compile(
+    r"\bRAL\s?\d|#[0-9a-f]{6}\b|\bcolou?r|(?:white|black|gr[ae]y|silver|red|blue|green|yellow|orange|purple|violet|pink"
+    r"|brown|beige|cream|ivory|gold|golden|bronze|copper|turquoise|cyan|teal|magenta|maroon|crimson|scarlet|ochre|olive"
+    r"|indigo|lilac|mauve|navy|tan|amber|russet|sand|charcoal|anthracite|transparent|colourless|natural)(?:ish)?\b",
+    re.I,
+)
+_PHONE = re.compile(r"(?:\d[\s()/.-]{0,2}){5}|\bext(?:ension)?\.?\s*\d", re.I)
+_FREQUENCY = re.compile(
+    r"\d|\b(?:every|each|once|twice|thrice|times|daily|nightly|weekly|monthly|quarterly|yearly|annual(?:ly)?|hourly|per|never"
+    r"|always|seldom|rarely|(?:a|an)\s+(?:hour|day|week|month|quarter|year|season)|on\s+\w+days|\w+days|after|when)\b",
+    re.I,
+)
 _ASKS_PAST = re.compile(r"^(?:when|where|who|by\s+whom|how)\s+(?:was|were|did|has|have)\b|^who\s+(?:\w+ed)\b", re.I)
 _PLANS = re.compile(
     r"\b(?:(?:is|are)\s+(?:due\s+)?to|(?:has|have)\s+to|must|should)\s+be\b|\bwill\s+be\b"
@@ -54,32 +81,64 @@ _PLANS = re.compile(
 _PAST = re.compile(r"\b(?:was|were|has\s+been|have\s+been|had\s+been)\b", re.I)
 
 
+_PROPOSES = re.compile(r"\b(?:propos|suggest)\w*|\bwould\s+(?:like|prefer)\b", re.I)
+_ASKS_DONE = re.compile(
+    r"^when\s+(?:was|were|did|has|have)\b(?!.*\b(?:writ(?:e|ten)|wrote|dated?|issued?|invoiced?|made|drawn|signe?d?|held)\b)",
+    re.I,
+)
+_DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
+
+
 class AnswerKind(Enum):
     """A kind of short answer, with the words that name it."""
 
     NAME = "a name"
     TIME = "a time"
     NUMBER = "a number"
+    YEAR = "a year"
+    COLOUR = "a colour"
+    PHONE = "a phone number"
+    ADDRESS = "a mail address"
+    FREQUENCY = "a number of times"
+
+
+_ASKS = (
+    (_ASKS_NAME, AnswerKind.NAME), (_ASKS_YEAR, AnswerKind.YEAR), (_ASKS_TIME, AnswerKind.TIME),
+    (_ASKS_COLOUR, AnswerKind.COLOUR), (_ASKS_PHONE, AnswerKind.PHONE), (_ASKS_ADDRESS, AnswerKind.ADDRESS),
+    (_ASKS_FREQUENCY, AnswerKind.FREQUENCY), (_ASKS_NUMBER, AnswerKind.NUMBER),
+)  # fmt: skip
+_SAYS = {
+    AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
+    AnswerKind.ADDRESS: re.compile(r"\S@\S"),
+}  # fmt: skip
 
 
 def kind_asked(question: str) -> AnswerKind | None:
     """Return the kind of answer that a question asks for; None if it does not say."""
     plain = question.strip()
-    for pattern, kind in (
-        (_ASKS_NAME, AnswerKind.NAME), (_ASKS_TIME, AnswerKind.TIME), (_ASKS_NUMBER, AnswerKind.NUMBER)
-    ):  # fmt: skip
-        if pattern.search(plain):
-            return kind
-    return None
+    return next((kind for pattern, kind in _ASKS if pattern.search(plain)), None)
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
     """Return whether a short answer may be of a kind: a name has words beside its codes, a time or number says one."""
+    if kind in _SAYS:
+        return _SAYS[kind].search(text) is not None
     if kind is AnswerKind.TIME:
-        return _TIME_WORDS.search(text) is not None
+        return _TIME_WORDS.search(_NO_TIME.sub(" ", text)) is not None
     if kind is AnswerKind.NUMBER:
         return any(map(str.isdigit, text)) or _WORD_NUMBERS.search(text) is not None
     return _WORD.search(_CODE.sub(" ", text)) is not None
+
+
+def only_proposed(question: str, sentence: str) -> bool:
+    """True if a question asks for a number or a time, and the sentence says only that somebody proposes one."""
+    asks = kind_asked(question) in (AnswerKind.NUMBER, AnswerKind.TIME, AnswerKind.YEAR)
+    return asks and _PROPOSES.search(sentence) is not None and _PROPOSES.search(question) is None
+
+
+def only_dates_document(question: str, sentence: str) -> bool:
+    """True if a question asks when something was done, and the line is only the date of its document."""
+    return _ASKS_DONE.search(question.strip()) is not None and _DATE_LINE.match(sentence) is not None
 
 
 def misfit(question: str, answer: str, quotes: str) -> str:

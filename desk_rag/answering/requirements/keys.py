@@ -21,6 +21,7 @@ _NO_VALUE = re.compile(r"[.!?]\s|\w[(\[]|[({\[]$|\s(?:if|for|and|or|not|in)\s")
 """Text of several sentences, and expressions of a program."""
 _HOW_MANY = re.compile(r"^(?:until\s+|after\s+|from\s+)?how\s+(?:much|many|long|often|far|high|large|old|big)\b", re.I)
 _NUMBER = re.compile(r"^[\W]{0,2}\d")
+_REMARK = re.compile(r"\s+(?:#|//|--)\s.*$")
 _LONGEST_VALUE = 6
 """Words of a value; more are text."""
 _UNITS = content_stems(
@@ -71,7 +72,11 @@ def _lines(
     labels, question_stems = content_stems(place.labels), content_stems(question)
     for unit in quotable(place.text):
         match = _LINE.match(unit)
-        if match is None or len(match["value"].split()) > _LONGEST_VALUE or _NO_VALUE.search(match["value"]):
+        if (
+            match is None
+            or len(_REMARK.sub("", match["value"]).split()) > _LONGEST_VALUE
+            or _NO_VALUE.search(match["value"])
+        ):
             continue
         asks_number = _HOW_MANY.search(question) is not None
         repeated = content_stems(match["value"]) <= question_stems
@@ -100,7 +105,7 @@ def _lines(
 def _value(match: re.Match[str]) -> tuple[int, int]:
     """The value without quotation marks and without a comma at its end."""
     begin, end = match.span("value")
-    text = match["value"].rstrip(" ,;")
+    text = _REMARK.sub("", match["value"]).rstrip(" ,;")
     end = begin + len(text)
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         return begin + 1, end - 1

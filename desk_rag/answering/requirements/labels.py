@@ -25,17 +25,24 @@ _PROPERTIES = tuple(
         rf"\s+(?P<property>(?!(?:same|total|sum)\b)\S+(?:\s+{_NO_PREPOSITION}\S+){{0,3}}){_OF}$",
         r"^what(?:['’]s|\s+(?:is|was))\s+.+['’]s?\s+(?P<property>\S+(?:\s+\S+)?)$",
         r"^(?:which|what)\s+(?P<property>\S+(?:\s+\S+)?)\s+(?:does|do|did|has|have)\s+.+$",
+        r"^how\s+much\s+(?P<property>(?!of\b|did\b|do\b|does\b|more\b|is\b|was\b)\S+(?:\s+\S+){0,2}?)"
+        r"\s+(?:do|does|did|is|was|were|has|have|must|will|should)\s+.+$",
+        r"^who\s+(?:is|are|was|were)\s+(?P<property>present|absent|excused|invited)\b.*$",
     )
 )
-_LABELLED = re.compile(r"^\W{0,3}(?P<label>[^\W_][^:;?!]{1,60}):\s+(?P<value>\S.*)$")
+_LABELLED = re.compile(r"^\W{0,3}(?P<label>[^\W_](?:[^:;?!()]|\([^:;?!()]*\)){1,60}):\s+(?P<value>\S.*)$")
+_IN_COLUMN = re.compile(
+    r"^(?P<label>[A-Z][^\W\d_]*(?:\s[^\W\d_][\w-]*){0,5})\s+(?P<value>[€$£]?\d[\d.,]*(?:\s?[€$£%]|\s[a-z]\w{0,6})?)$"
+)
+"""A line of a sum in two columns: 'Income tax due   5,177'."""
 _STATED = re.compile(
     r"^(?:The|Our|My)\s+(?P<label>[^,;:]{2,40}?)\s+(?:is|are|was|were|stands\s+at|amounts\s+to)\s+"
-    r"(?P<value>(?:[^,;]|(?<=\d),(?=\d))+)"
+    r"(?P<value>(?:[^,;(]|(?<=\d),(?=\d))+)"
 )
 _VALUE = re.compile(r"^(?:[€$£]?\d|[A-Z]|(?:the|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve)\b)")
 _LONGEST_VALUE = 12
 """Words of a value; more are a sentence, in which the pointer finds the answer."""
-_FREE = content_stems("much does have has use uses used")
+_FREE = content_stems("much does have has use uses used pay due")
 """Words of a question that need not stand anywhere."""
 
 
@@ -85,7 +92,7 @@ def _lines(
     """Yield the lines that have the label, each with the number of words of its label that nobody asked for."""
     kind = kind_asked(question)
     for unit in quotable(place.text):
-        match = _LABELLED.match(unit) or _STATED.match(unit)
+        match = _LABELLED.match(unit) or _STATED.match(unit) or _IN_COLUMN.match(unit)
         if match is None or "; " in unit and ": " in match["value"]:  # rows of several columns: see rows
             continue
         stems = content_stems(match["label"])
@@ -97,7 +104,7 @@ def _lines(
         for found in re.finditer(re.escape(unit), place.text):
             begin, end = found.span()
             around = stems | content_stems(" ".join([place.labels, *place.sections_before(begin)[:1]]))
-            around |= content_stems(place.text[: place.body])
+            around |= content_stems(place.text[: place.body or place.text.find("\n")])
             if begin < place.body or not all(has_stem(stem, around) for stem in besides):
                 continue
             if requirements.worst(place, begin, end) <= Fit.NEARBY:

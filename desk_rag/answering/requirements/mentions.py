@@ -28,6 +28,10 @@ _NUMBERED = re.compile(
     rf"(?P<number>{_NUMBER})(?![\w%°€$£]|[.,:]\d)",
     re.I,
 )
+CODE = re.compile(r"(?<![\w/.-])(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*(?![\w/])")
+"""A word of letters and digits, such as INV-2024-003, D4 and 7kW."""
+_CLOCK = re.compile(r"(?<![\d.:-])(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)(?!\d)")
+_AT_CLOCK = re.compile(rf"\bat\s+{_CLOCK.pattern}", re.I)
 _NOT_NUMBERED = frozenset(
     """
     about above after again all amount and another any apr april are around aug august autumn before below
@@ -102,6 +106,39 @@ class NumberedKind:
             yield leading.start(), _plain(leading["number"])
 
 
+@dataclass(frozen=True, slots=True)
+class CodeKind:
+    """Reference numbers of one form: INV-2024-002 and INV-2024-003 are two of them."""
+
+    form: str
+    """The code in small letters, each run of digits as one 0."""
+
+    def values(self, text: str) -> frozenset[Value]:
+        """See `Kind`."""
+        return frozenset(value for _, value in self._find(text))
+
+    def last(self, text: str) -> frozenset[Value]:
+        """See `Kind`."""
+        codes = list(self._find(text))
+        return frozenset({codes[-1][1]}) if codes else frozenset()
+
+    def _find(self, text: str) -> Iterator[tuple[int, Value]]:
+        for match in CODE.finditer(text):
+            if _form(match.group()) == self.form:
+                yield match.start(), match.group().lower()
+
+
+def codes(question: str) -> Iterator[tuple[Kind, Value, str]]:
+    """The reference numbers of a question that begin with letters: kind, value and the words."""
+    for match in CODE.finditer(question):
+        if match.group()[0].isalpha():
+            yield CodeKind(_form(match.group())), match.group().lower(), match.group()
+
+
+def _form(code: str) -> str:
+    return re.sub(r"\d+", "0", code.lower())
+
+
 def dated_kinds(question: str) -> Iterator[tuple[Kind, Value, str]]:
     """The years, months, days and weekdays of a question: kind, value and the words."""
     bare = _without_numbered(question)
@@ -120,6 +157,8 @@ def dated_kinds(question: str) -> Iterator[tuple[Kind, Value, str]]:
         inside = any(day.start() <= match.start() < day.end() for day in days)
         if not inside and match["name"][0].isupper() and match.start():
             yield MONTH, _month(match["name"]), match["name"]
+    for match in _AT_CLOCK.finditer(bare):
+        yield CLOCK, (int(match["hour"]), int(match["minute"])), f"{match['hour']}:{match['minute']}"
     for match in _WEEKDAY.finditer(bare):
         yield WEEKDAY, match["name"].lower(), match.group()
 
@@ -145,7 +184,9 @@ def _numbered(question: str) -> Iterator[re.Match[str]]:
 
 
 def _without_numbered(question: str) -> str:
-    """The question without the numbers of numbered things: 2023-07 in 'invoice 2023-07' is no month."""
+    """The question without the numbers of things: 2023-07 in 'invoice 2023-07' is no month."""
+    for _, _, code in codes(question):
+        question = question.replace(code, " " * len(code))
     for match in _numbered(question):
         question = question.replace(match["number"], " " * len(match["number"]))
     return question
@@ -184,6 +225,11 @@ def _weekdays(text: str) -> Iterator[tuple[int, Value]]:
     return ((match.start(), match["name"].lower()) for match in _WEEKDAY.finditer(text))
 
 
+def _clocks(text: str) -> Iterator[tuple[int, Value]]:
+    return ((match.start(), (int(match["hour"]), int(match["minute"]))) for match in _CLOCK.finditer(text))
+
+
+CLOCK = WordKind("time of day", _clocks)
 YEAR = WordKind("year", _years)
 MONTH = WordKind("month", _months)
 DAY = WordKind("day", _days)

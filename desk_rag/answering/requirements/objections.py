@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked, only_dates_document, only_proposed
 from desk_rag.answering.requirements.stems import content_stems
 
 _ASKS_WHETHER = re.compile(
@@ -25,6 +25,16 @@ _CODE_LINE = re.compile(
 )
 _ASKS_MEANING = re.compile(r"^what(?:['’]s|\s+is)\s+an?\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\W*$", re.I)
 _MEANS = r"(?:\s+\([^)]*\))?,?\s+(?:(?:is|are)\s+(?:an?|the|one|any)|means|stands\s+for|denotes)\b|\s*[:=|–—]\s|;\s"
+_ASKS_END = re.compile(
+    r"^(?:until\s+)?(?:when|how\s+long)\b.*\b(?:end|expire|finish|run\s+out|over|close)(?:s|d|es|ed)?\b", re.I
+)
+_ASKS_START = re.compile(r"^(?:from\s+|since\s+)?when\b.*\b(?:start|begin|began|begun|open)(?:s|ed)?\b", re.I)
+_END = re.compile(
+    r"\b(?:end|expir|finish|until|till|r[ua]ns?\s+out|over|clos|terminat|through|lasts?|lasted|to)\w*", re.I
+)
+_START = re.compile(r"\b(?:start|begin|began|begun|open|from|since|as\s+of|commenc|first)\w*", re.I)
+_BEGINS = re.compile(r"\b(?:start|begin|began|begun|commenc)\w*", re.I)
+_ENDS = re.compile(r"\b(?:end|expire|finish)(?:s|es|ed|d)?\b", re.I)
 _OTHER_KIND, _NOTHING_NEW, _CODE = 2.5, 5.0, 3.0
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 
@@ -33,7 +43,10 @@ class Objections:
     """Objections to sentences as answers to one question."""
 
     def __init__(self, question: str) -> None:
+        self._question = question
         self._kind = kind_asked(question)
+        self._ends = _ASKS_END.search(question.strip()) is not None
+        self._starts = _ASKS_START.search(question.strip()) is not None
         self._plain = not names_code(question)
         asks_whether = _ASKS_WHETHER.match(question.strip()) is not None
         self._known = set[str]() if asks_whether else content_stems(question)
@@ -48,6 +61,12 @@ class Objections:
         """The log-odds that a sentence loses."""
         lost = 0.0
         if self._kind is not None and not is_of_kind(self._kind, sentence):
+            lost += _OTHER_KIND
+        if only_proposed(self._question, sentence) or only_dates_document(self._question, sentence):
+            lost += _OTHER_KIND
+        if self._ends and _BEGINS.search(sentence) and not _END.search(sentence):
+            lost += _OTHER_KIND
+        if self._starts and _ENDS.search(sentence) and not _START.search(sentence):
             lost += _OTHER_KIND
         if self._says_meaning is not None and not self._says_meaning.search(sentence):
             lost += _OTHER_KIND

@@ -14,7 +14,16 @@ from enum import IntEnum
 from functools import cached_property
 
 from desk_rag.answering.requirements.correspondence import Correspondents, correspondents, header_of, headers
-from desk_rag.answering.requirements.mentions import Kind, Value, WordKind, dated_kinds, is_time, numbered_kinds
+from desk_rag.answering.requirements.mentions import (
+    CODE,
+    Kind,
+    Value,
+    WordKind,
+    codes,
+    dated_kinds,
+    is_time,
+    numbered_kinds,
+)
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.answering.requirements.titles import without_titles
@@ -22,7 +31,6 @@ from desk_rag.store.catalog.words import STOP_WORDS
 
 _NAME = re.compile(r"(?<![’'])[^\W\d_][\w&’'-]*")
 _OWNER = re.compile(r"['’]s?$")
-_CODE = re.compile(r"(?<![\w/.-])(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*(?![\w/])")
 _UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), [^:,;\n]{2,30}: ", re.M)
 _NO_NAMES = frozenset(
     "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr".split()  # noqa: SIM905
@@ -80,6 +88,17 @@ class Requirement:
         if self.wanted & (labelled | mentioned):
             return Fit.STATED
         return Fit.OTHER if labelled or mentioned else Fit.MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference(Requirement):
+    """A reference number; a passage that has it further below is about it too, unless the sentence has another."""
+
+    def fit(self, place: Place, begin: int, end: int) -> Fit:
+        """Compare with characters [begin, end) of the place's text."""
+        fit = Requirement.fit(self, place, begin, end)
+        below = fit is Fit.MISSING and self.wanted & self.kind.values(place.text)
+        return Fit.NEARBY if below else fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +169,12 @@ class Requirements:
             Requirement(asked, kind, frozenset({value}))
             for kind, value, asked in (*dated_kinds(self._question), *numbered_kinds(self._question))
         ]
+        named = [each.asked for each in valued]
+        valued += [
+            _Reference(asked, kind, frozenset({value}))
+            for kind, value, asked in codes(self._question)
+            if not any(asked in other for other in named)
+        ]
         taken = [each.asked for each in valued]
         who = correspondents(self._question)
         if not who:
@@ -218,6 +243,6 @@ def _names(question: str, taken: Sequence[str]) -> list[_Name]:
             runs.append([plain])
         last_end = match.end() if word == plain else -1
     names = [_Name(" ".join(run), frozenset(content_stems(" ".join(run)))) for run in runs]
-    codes = [_Name(code, frozenset(content_stems(code))) for code in _CODE.findall(question)
+    codes = [_Name(code, frozenset(content_stems(code))) for code in CODE.findall(question)
              if not any(code in other for other in taken)]  # fmt: skip
     return [name for name in (*names, *codes) if name.stems]

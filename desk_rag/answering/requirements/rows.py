@@ -33,6 +33,8 @@ _PERSON_KEYS = content_stems(
     "who person name owner teacher contact guest customer client driver payee author by member leader responsible"
 )
 _DATE_KEYS = content_stems("date day weekday when month time arrives arrival due deadline start begins joined until")
+_PAYING = content_stems("pay sell spend")
+_ON_DATE = re.compile(r"\b(?:on|date|day|when)\b|^(?:paid|sold)$", re.I)
 _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
 _WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
 _WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
@@ -180,6 +182,11 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
         return by_key[0]
     if by_key:
         return None
+    if _WHEN.match(question.lstrip()):  # of 'Date' and 'Paid on', 'When was it paid?' asks for the second
+        done = content_stems(question) - wanted
+        of_verb = [cell for cell in others if content_stems(cell.key) & done & _PAYING and _ON_DATE.search(cell.key)]
+        if len(of_verb) == 1:
+            return of_verb[0]
     for pattern, keys in ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS)):
         if pattern.search(question):
             fitting = [cell for cell in others if content_stems(cell.key) & keys]

@@ -10,6 +10,22 @@ _WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ing", "edly", "ed", "ies", "es", "ly", "s", "e", "y")
 _STEM = 5
 """Words that share this many first letters count as the same: 'postponed', 'postponement'."""
+_IRREGULAR = {
+    form: word
+    for word, forms in (
+        line.split(": ")
+        for line in """\
+bring: brought;buy: bought;build: built;catch: caught;choose: chose chosen;come: came;draw: drew drawn
+drive: drove driven;eat: ate eaten;feed: fed;find: found;fly: flew flown;freeze: froze frozen;get: got gotten
+give: gave given;go: went gone;grow: grew grown;hold: held;keep: kept;know: knew known;lead: led;lend: lent
+lose: lost;make: made;meet: met;pay: paid;ring: rang rung;rise: risen;run: ran;sell: sold;send: sent;sing: sang sung
+sit: sat;sleep: slept;speak: spoke spoken;spend: spent;stand: stood;steal: stole stolen;swim: swam swum
+take: took taken;teach: taught;tell: told;throw: threw thrown;write: wrote written
+foot: feet;man: men;mouse: mice;tooth: teeth;woman: women;child: children""".replace(";", "\n").split("\n")
+    )
+    for form in forms.split()
+}
+"""Words by their irregular forms; forms that are other words too, such as 'left' and 'saw', are missing."""
 
 
 def coverage(question: str, text: str) -> float:
@@ -35,6 +51,7 @@ def content_stems(text: str) -> set[str]:
 
 
 def _stem(word: str) -> str:
+    word = _IRREGULAR.get(word, word)
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

@@ -15,6 +15,7 @@ from desk_rag.cli import output as out
 from desk_rag.cli import work
 from desk_rag.cli.questions.early import EarlyQuestion, Question
 from desk_rag.cli.questions.session import ChatSession
+from desk_rag.cli.signals import INTERRUPTED
 from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
@@ -128,7 +129,7 @@ def ask_resident(
             progress.say(away)
         events = map(values.to_event, messages)
         print_answer(events, request, session, progress, away, as_json=options.as_json)
-        return work.INTERRUPTED if stop() else 0
+        return INTERRUPTED if stop() else 0
 
 
 def index_and_ask_resident(
@@ -138,7 +139,7 @@ def index_and_ask_resident(
     with work.stoppable_with(progress) as stop:
         failed = work.index_in_background_process(settings, request.limit, stop, progress)
         if stop():
-            return work.INTERRUPTED
+            return INTERRUPTED
     code = ask_resident(settings, replace(options, index_first=False), request, session, progress)
     return code or (work.SOME_UNREADABLE if failed else 0)
 
@@ -162,7 +163,7 @@ def _ask_alone(
             failed = work.index_new_folders(engine, roots, settings, stop, progress)
         progress.end()
         if stop():
-            return work.INTERRUPTED
+            return INTERRUPTED
         contents.check_not_empty(engine.store, roots, contents.ASK_REMEDY)
         away = engine.store.kv_away
         for notice in filter(None, (away, engine.model.prompt.reasoning.notice)):
@@ -170,7 +171,7 @@ def _ask_alone(
         events = fresh_answer.ask(engine, request, stop, wait=lambda: options.wait)
         print_answer(events, request, session, progress, away, as_json=options.as_json)
         if stop():
-            return work.INTERRUPTED
+            return INTERRUPTED
     return work.SOME_UNREADABLE if failed else 0
 
 

@@ -20,6 +20,7 @@ from desk_rag.cli import work
 from desk_rag.cli.questions import ask as single
 from desk_rag.cli.questions.ask import AskOptions
 from desk_rag.cli.questions.session import ChatSession
+from desk_rag.cli.signals import INTERRUPTED
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.indexer.resident.client import ResidentError
@@ -81,7 +82,7 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
             work.say_alone(progress, reason)
         if not batch.is_stopped:
             batch.alone(requests[batch.answered :])
-    return work.INTERRUPTED if batch.is_stopped else batch.code
+    return INTERRUPTED if batch.is_stopped else batch.code
 
 
 class _Batch:
@@ -160,5 +161,5 @@ class _Batch:
             else:
                 sys.stdout.write(f"{clean(str(error))}\n")
         self.answered += 1
-        self.is_stopped = code == work.INTERRUPTED
+        self.is_stopped = code == INTERRUPTED
         self.code = self.code or code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol
@@ -16,6 +16,7 @@ from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.chats.chats import forget_folder, saved_text
 from desk_rag.store.chats.place import places
 from desk_rag.store.layout import Layout
+from desk_rag.store.maintenance import trace_search
 from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.types import PurgeReport
 
@@ -24,7 +25,6 @@ _SHORTEST_LINE = 6
 """Shortest line in bytes that is searched for in a chunk without longer ones; six rarely occur by chance."""
 _LONGEST_TRACE = 64
 _MOST_TRACES = 2_000
-_READ_AT_ONCE = 16 << 20
 _WORD = re.compile(r"\w+")
 
 
@@ -143,21 +143,7 @@ def _is_gone(database: Database, piece: str) -> bool:
 def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:
     if not pieces:
         return []
-    pattern = re.compile(b"|".join(re.escape(piece) for piece in pieces))
-    longest = max(len(piece) for piece in pieces)
-    traces = []
     roots = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
     roots |= {place for place in places(layout.root) if place.is_dir()}
     files = {path for root in roots for path, status in OwnedDirectory(root).scan(root) if S_ISREG(status.st_mode)}
-    for file in sorted(files):
-        if any(pattern.search(block) for block in _blocks(file, longest)):
-            traces.append(str(file))
-    return traces
-
-
-def _blocks(file: Path, overlap: int) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        tail = b""
-        while block := opened.read(_READ_AT_ONCE):
-            yield tail + block
-            tail = block[-overlap:]
+    return trace_search.search(sorted(files), pieces)

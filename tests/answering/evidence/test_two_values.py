@@ -8,6 +8,8 @@ from desk_rag.answering.evidence.two_values import ValuePreference
 
 LEVY = "The levy for the use of the water rises from 310 to 345 crowns a year as of 2026."
 BILL = "My bill comes to 5,180 crowns instead of the 4,900 I had estimated, the slates were dearer."
+PREMIUM = "The premium for the coming year is GBP 2,184.00 (last year: GBP 1,975.00)."
+PRESENT = "Present: Gus Lindholm (carpenter), Ana Ruiz (structural engineer)"
 BOILER = "The boiler was bought in 2016 and overhauled in 2023 by Lowe."
 
 
@@ -17,7 +19,17 @@ BOILER = "The boiler was bought in 2016 and overhauled in 2023 by Lowe."
         ("What is the levy before 2026?", LEVY, "310"),
         ("What will the levy be?", LEVY, "345 crowns a year as of 2026"),
         ("What did Tomas originally estimate?", BILL, "the 4,900 I had estimated"),
-        ("Who changed the belt?", "Otto changed the belt in 2024.", None),
+        ("What is the premium?", PREMIUM, "year is GBP 2,184.00 "),
+        ("What was the old premium?", PREMIUM, "GBP 1,975.00"),
+        ("Who is the carpenter?", PRESENT, "Gus Lindholm"),
+        ("Who is the engineer?", PRESENT, "Ana Ruiz"),
+        ("Who takes over the store?", "Ana Abara takes over the store from Ben.", "Ana Abara "),
+        ("Who took over the store?", "The store was taken over by Ana from Ben.", None),
+        ("Who laid the floor?", "New floor laid by Ana Ruiz.", None),
+        ("Who takes over the store?", "In May, the store goes from Ben to Ana.", None),
+        ("What is the engineer called?", PRESENT, None),
+        ("Who changed the belt?", "Otto changed the belt in 2024.", "Otto "),
+        ("When was the belt changed?", "Otto changed the belt in 2024.", None),
     ],
 )
 def test_old_and_new_value(question: str, sentence: str, value: str | None) -> None:
@@ -40,3 +52,16 @@ def test_what_is_denied_loses() -> None:
     preference = ValuePreference("Which tap is turned off?", sentence)
     blue, red = sentence.index("blue"), sentence.index("red")
     assert preference.nats(blue, blue + 4) < preference.nats(red, red + 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "right", "wrong"), [("with", "£11,870", "£10,640"), ("without", "£10,640", "£11,870")]
+)
+def test_with_and_without(word: str, right: str, wrong: str) -> None:
+    sentence = "Wiring with a car charger = £11,870 + VAT. Without the charger £10,640."
+    preference = ValuePreference(f"What does the wiring {word} the charger cost?", sentence)
+
+    def nats(value: str) -> float:
+        return preference.nats(sentence.index(value), sentence.index(value) + len(value))
+
+    assert nats(right) > nats(wrong)

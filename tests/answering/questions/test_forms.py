@@ -100,3 +100,27 @@ def test_dates_in_questions_and_names() -> None:
     assert not Date(2025, 6, 10).stands_in("turbine-2025-06"), "a month is not that day"
     assert not Date(2024, 6, 0).stands_in("2025-06-10")
     assert without_dates("errors in the log of June 2025").split() == "errors in the log".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "second"),
+    [
+        (
+            "What does Sanjay charge for the wiring with the car charger, and without it?",
+            "What does Sanjay charge for the wiring with the car charger?",
+            "What does Sanjay charge for the wiring without the car charger?",
+        ),
+        ("What does it cost without and with tax?", "What does it cost without tax?", "What does it cost with tax?"),
+        (
+            "How much was the rent in 2022 and in 2024?",
+            "How much was the rent in 2022?",
+            "How much was the rent in 2024?",
+        ),
+    ],
+)
+def test_both_sides_of_one_question(question: str, first: str, second: str) -> None:
+    assert two_questions(question) == (first, second)
+
+
+def test_with_something_and_something_else_is_one_question() -> None:
+    assert two_questions("What does the room with a bath and a view cost?") is None

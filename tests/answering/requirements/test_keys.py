@@ -15,7 +15,8 @@ SHOP = Place(
 )
 BOARD = Place('board.channels: 48\nboard.fade_seconds: 6.5\nboard.blackoutKey: "F12"', "settings\nlight-board", 0)
 CODE = Place(
-    '"""Seats."""\n\nBENCH_SEATS = 7\nMAX_GUESTS = 180\nGAUGE_PORT = "/dev/ttyUSB1"\nbench_row = put_bench(row)',
+    '"""Seats."""\n\nBENCH_SEATS = 7  # when the awning is up\n'
+    'MAX_GUESTS = 180\nGAUGE_PORT = "/dev/ttyUSB1"\nbench_row = put_bench(row)',
     "code\nseat plan of the weir",
     0,
 )

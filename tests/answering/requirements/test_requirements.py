@@ -25,6 +25,10 @@ def fit(question: str, text: str, sentence: str, labels: str = "") -> Fit:
     [
         ("What is on shelf 3?", SHELVES, "shelf: 3; content: clay", "", Fit.STATED),
         ("What is on shelf 3?", SHELVES, "shelf: 32; content: cartons", "", Fit.OTHER),
+        ("What is INV-2024-002?", "Total of INV-2024-001: 5\nINV-2024-002", "Total of INV-2024-001: 5", "", Fit.OTHER),
+        ("What is INV-2024-002?", "Total: 5\nfor INV-2024-002", "Total: 5", "", Fit.NEARBY),
+        ("What happened at 16:04?", "16:04:19 shutdown\n17:12:40 start", "16:04:19 shutdown", "", Fit.STATED),
+        ("What happened at 16:04?", "16:04:19 shutdown\n17:12:40 start", "17:12:40 start", "", Fit.OTHER),
         ("What was the rent in 2022?", WORKBOOK, "Item: Rent; Amount: 7200", "budget", Fit.STATED),
         ("What was the rent in 2023?", WORKBOOK, "Item: Rent; Amount: 7200", "budget", Fit.OTHER),
         ("What was the rent in 2023?", WORKBOOK, "Item: Rent; Amount: 7440", "budget", Fit.STATED),

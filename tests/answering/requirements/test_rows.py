@@ -23,6 +23,38 @@ SALES = [
 ]
 
 
+INVOICES = Place(
+    "2024\nNumber: INV-2024-001; Date: 2024-01-31; Client: Friends of Bethel; Gross: 6810; Paid on: 2024-02-20\n"
+    "Number: INV-2024-002; Date: 2024-03-28; Client: Harrow; Gross: 6240; Paid on: 2024-04-15\n"
+    "Number: INV-2024-003; Date: 2024-05-06; Client: Ines Pemberton; Gross: 3468; Paid on: OPEN",
+    "accounts\n2024",
+    0,
+)
+TAX = Place("Tax 2023/24\nIncome from self-employment 58,902\nIncome tax due 5,177\nProfit 38,455", "tax 2024", 0)
+MINUTES = Place(
+    "Minutes of 19 March\nPresent: Ana Ruiz, Gus (carpenter)\nThe premium is 20 (last year: 19).", "minutes", 0
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("When was INV-2024-002 paid?", "2024-04-15"),
+        ("When did Friends of Bethel pay INV-2024-001?", "2024-02-20"),
+        ("When was INV-2024-003 paid?", "OPEN"),
+        ("When was INV-2024-009 paid?", None),
+        ("How much income tax do I have to pay for 2023/24?", "5,177"),
+        ("How much income tax do I have to pay for 2021/22?", None),
+        ("How much income is there?", None),  # a tax is none
+        ("Who was present on 19 March?", "Ana Ruiz, Gus (carpenter)"),
+        ("What is the premium?", "20"),
+    ],
+)
+def test_a_line_that_says_what_is_asked(question: str, expected: str | None) -> None:
+    lookup = look_up(question, [INVOICES, TAX, MINUTES])
+    assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
+
+
 @pytest.mark.parametrize(
     ("question", "expected"),
     [

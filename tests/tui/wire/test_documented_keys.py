@@ -121,6 +121,17 @@ def _edit_searched(walker: Walker) -> None:
     walker.sees(PROMPT)
 
 
+def _write(walker: Walker) -> None:
+    walker.send("Who signed")
+    walker.sees("Who signed")
+    walker.press("write")
+    walker.sees("Who signed the lease?")
+    written = walker.place / "written.txt"
+    assert written.read_text() == "700\n", "nobody else may read the question meanwhile"
+    walker.send("\x03")
+    walker.sees(PROMPT)
+
+
 def _timing(walker: Walker) -> None:
     walker.press("timing")
     walker.sees("first token 0.19 s")
@@ -342,6 +353,7 @@ CHECKS: dict[str, Callable[[Walker], None]] = {
     "ask_again": _ask_again,
     "edit": _edit,
     "edit_searched": _edit_searched,
+    "write": _write,
     "timing": _timing,
     "compare": _compare,
     "new_chat": _new_chat,
@@ -372,7 +384,16 @@ ELSEWHERE = {
 def walker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
     """The program with two answers on its screen."""
     place = tmp_path_factory.mktemp("keys")
-    terminal = Terminal(["-m", "tests.tui.wire.program", str(place)], columns=130, rows=46, env={"HOME": str(place)})
+    editor = place / "editor"
+    editor.write_text(
+        "#!/bin/sh\n"
+        f'stat -c %a "$(dirname "$1")" > {place}/written.txt\n'
+        'printf "%s the lease?\\n" "$(cat "$1")" > "$1"\n'
+        'touch "$1~"\n'
+    )
+    editor.chmod(0o700)
+    home = {"HOME": str(place), "VISUAL": str(editor), "TMPDIR": str(place)}
+    terminal = Terminal(["-m", "tests.tui.wire.program", str(place)], columns=130, rows=46, env=home)
     try:
         terminal.until(lambda: PROMPT in terminal.text and "watching" in terminal.text, 60)
         terminal.send("when does the warranty end?\r")
@@ -388,6 +409,11 @@ def walker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
 def test_a_documented_key_does_what_the_help_says(walker: Walker, name: str) -> None:
     CHECKS[name](walker)
     assert "Traceback" not in walker.terminal.text
+
+
+def test_nothing_of_an_edited_question_is_left_behind(walker: Walker) -> None:
+    _write(walker)
+    assert not list(walker.place.glob("desk-rag-question-*"))
 
 
 def test_every_documented_key_is_tried() -> None:

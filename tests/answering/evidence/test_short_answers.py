@@ -1,0 +1,30 @@
+"""A short answer is the whole value that the chosen span is part of, and nothing but that."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.answering.evidence.short_answers import ShortAnswers
+
+DENTIST = "Dentist Dr Pascoe: 28 November 2024 14:00 to 15:00; Place: 4 Abbey Street"
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "span", "expected"),
+    [
+        ("When is my dentist appointment?", DENTIST, "15:00", "28 November 2024 14:00 to 15:00"),
+        ("When does the appointment start?", DENTIST, "15:00", "28 November 2024 14:00"),
+        ("When is the appointment over?", DENTIST, "28 November 2024 14:00 to 15:00", "15:00"),
+        ("Where is my dentist?", DENTIST, "4 Abbey Street", "4 Abbey Street"),
+        ("What was charged?", "2. Door D3 sticks (Gus)", "2", None),
+        ("What sticks?", "2. Door D3 sticks (Gus)", "2. Door D3", "Door D3"),
+        ("How long is it?", "2.4 m is the length of it.", "2.4 m", "2.4 m"),
+        ("What was it last year?", "It is 20 (last year: 19).", "19)", "19"),
+        ("What is the deposit?", "It is £3,540 and is held by a bank.", "£3,540 and is held", "£3,540 and is held"),
+        ("How much is the deposit?", "It is £3,540 and is held by a bank.", "£3,540 and is held", "£3,540"),
+    ],
+)
+def test_the_whole_value(question: str, sentence: str, span: str, expected: str | None) -> None:
+    begin = sentence.index(span)
+    whole = ShortAnswers(question, sentence).whole(begin, begin + len(span))
+    assert (sentence[slice(*whole)] if whole else None) == expected

@@ -68,7 +68,7 @@ def understand(request: Request, store: Store) -> Understood:
         return Understood(scope.question, "", scope.paths, request.limit)
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
     last = earlier[-1] if earlier else None
-    asked = request.asked_as or stand_alone(scope.question, earlier, _said(earlier, store))
+    asked = request.asked_as or stand_alone(scope.question, earlier, _quoted_stems(earlier, store))
     rewritten = asked if asked != scope.question else ""
     if scope.named:
         return Understood(asked, rewritten, scope.paths, scope.paths)
@@ -116,7 +116,7 @@ def _language_notice(question: str, engine: AnswerEngine) -> list[str]:
     ]
 
 
-def _said(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
+def _quoted_stems(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
     """Return the stems of the words of the documents quoted last."""
     last = next((turn for turn in earlier[::-1] if turn.paths), None)
     if last is None:

@@ -100,8 +100,8 @@ def _of_one_column(rows: Sequence[Row], question: str) -> tuple[list[Row], str]:
     others = Counter(f"“{column}” in {clean_name(row.passage.path.name)}" for row, column in columns
                      if column.casefold() not in ("", most))  # fmt: skip
     names = "; ".join(f"{name} ({plural(count, 'row')})" for name, count in others.items())
-    kept = [row for row, column in columns if column.casefold() in ("", most)]
-    return kept, f"\nLeft out, because it is another column: {names}."
+    same_column = [row for row, column in columns if column.casefold() in ("", most)]
+    return same_column, f"\nLeft out, because it is another column: {names}."
 
 
 def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:

@@ -91,11 +91,11 @@ def is_german(text: str) -> bool:
 
 
 def _numbers(text: str) -> Iterator[Fact]:
-    taken: list[tuple[int, int]] = []
+    taken_spans: list[tuple[int, int]] = []
     for pattern in (_CLOCK, _CODE, _NUMBER):
         for match in pattern.finditer(text):
-            if not any(match.start() < end and begin < match.end() for begin, end in taken):
-                taken.append(match.span())
+            if not any(match.start() < end and begin < match.end() for begin, end in taken_spans):
+                taken_spans.append(match.span())
                 yield Fact(match.group(), True, *match.span())
     for match in _WORD.finditer(text):
         word = match.group().casefold()

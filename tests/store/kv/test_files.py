@@ -39,9 +39,9 @@ def hits(store: Store, key: KVKey) -> float:
 
 
 def test_files_come_in_order_with_their_headers_and_none_for_a_miss(store: Store, filled: dict[str, KVKey]) -> None:
-    found = store.kv_files([filled["two"], filled["four"], filled["one"]])
-    assert found[1] is None
-    for file, text in ((found[0], "two"), (found[2], "one")):
+    files = store.kv_files([filled["two"], filled["four"], filled["one"]])
+    assert files[1] is None
+    for file, text in ((files[0], "two"), (files[2], "one")):
         assert file is not None
         assert file.path == place(store, filled[text])
         assert file.header == kv_header.read_header(file.path)

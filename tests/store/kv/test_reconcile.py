@@ -263,12 +263,12 @@ def test_verify_finds_everything_and_repair_mends_it(filled: Path) -> None:
         place(filled, TEXTS[3]).write_bytes(b"short")
         shutil.copyfile(place(filled, TEXTS[4]), filled / "kv" / f"{'0' * 32}.safetensors")
         execute(filled, "INSERT INTO chunk_words (chunk_words) VALUES ('delete-all')")
-        found = store.verify()
-        assert len(found.problems) == 5 and not any(problem.repaired for problem in found.problems)
+        verification = store.verify()
+        assert len(verification.problems) == 5 and not any(problem.repaired for problem in verification.problems)
         assert place(filled, TEXTS[0]).exists(), "a check alone changes nothing"
         mended = store.verify(repair=True)
         assert len(mended.problems) == 5 and all(problem.repaired for problem in mended.problems)
-        assert found.foreign == mended.foreign == (filled / "kv" / f"{'0' * 32}.safetensors",)
+        assert verification.foreign == mended.foreign == (filled / "kv" / f"{'0' * 32}.safetensors",)
         mended.foreign[0].unlink()
         assert store.verify().clean and len(store.search_words("text", 9)) == 6
         assert store.counts(made.NS).kv_bytes == on_disk(filled)

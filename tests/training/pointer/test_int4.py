@@ -19,17 +19,20 @@ def by_hand(vector: list[float]) -> list[float]:
 
 @pytest.fixture
 def vectors() -> Tensor:
-    made = torch.randn(6, 384, generator=torch.manual_seed(1)) * torch.tensor([1e-3, 0.02, 0.3, 1, 5, 40])[:, None]
-    made[2, 7], made[3, 8] = 9.0, -9.0  # far out
-    return made
+    vectors = torch.randn(6, 384, generator=torch.manual_seed(1)) * torch.tensor([1e-3, 0.02, 0.3, 1, 5, 40])[:, None]
+    vectors[2, 7], vectors[3, 8] = 9.0, -9.0  # far out
+    return vectors
 
 
 def test_numbers_become_multiples_of_their_vectors_step(vectors: Tensor) -> None:
-    found = rounded(vectors)
-    for vector, few in zip(vectors.tolist(), found, strict=True):
+    restored = rounded(vectors)
+    for vector, few in zip(vectors.tolist(), restored, strict=True):
         torch.testing.assert_close(few, torch.tensor(by_hand(vector)), atol=0, rtol=1e-6)
         assert 9 <= len(few.unique()) <= 15
-    assert float(found[2, 7]) == float(found[2].max()) < 1.5 and float(found[3, 8]) == float(found[3].min()) > -4
+    assert (
+        float(restored[2, 7]) == float(restored[2].max()) < 1.5
+        and float(restored[3, 8]) == float(restored[3].min()) > -4
+    )
 
 
 def test_what_is_packed_comes_back_as_it_was_rounded(vectors: Tensor) -> None:

@@ -262,12 +262,12 @@ def _topic(text: str) -> str:
     """The words that are left for names and things, in order."""
     plain = re.sub(r"[?!,;:\"“”()]", " ", _LINKS.sub(" ", _MENTION.sub(" ", text)))
     words = [word.strip(".'’") for word in plain.split()]
-    kept = [word for word in words if content_stems(word) or word in ("and", "&")]
-    while kept and not content_stems(kept[-1]):
-        kept.pop()
-    while kept and not content_stems(kept[0]):
-        kept.pop(0)
-    return " ".join(kept)
+    content_words = [word for word in words if content_stems(word) or word in ("and", "&")]
+    while content_words and not content_stems(content_words[-1]):
+        content_words.pop()
+    while content_words and not content_stems(content_words[0]):
+        content_words.pop(0)
+    return " ".join(content_words)
 
 
 def _take_group(text: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from desk_rag.config import GIB, IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
 from desk_rag.documents.formats import KIND_NOT_READ, Format
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
 
@@ -242,7 +242,7 @@ class FolderPreview:
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
-        summary = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read"
+        summary = f"{least}{plural(self.files, 'file')} to read"
         if self.kinds_line:
             summary += f" ({self.kinds_line})"
         if self.left_out_total:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.errors import StoreError, StoreLocked
 from desk_rag.indexer.resident import exclusion as rules_of_user
 from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in, with_rules
@@ -90,9 +90,7 @@ class LibraryChanges:
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
         return rules_in(self._session.file, without=without)
 
-    def _set_rules(
-        self, rules: tuple[str, ...], wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()
-    ) -> bool:
+    def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()) -> bool:
         """Write the rules and have them obeyed; False if that has to wait.
 
         `wanted` is read again, and the documents of `excluded` are removed at once.
@@ -190,7 +188,7 @@ class LibraryChanges:
         session.settings, session.folders = after, left
         if indexing is not None:
             indexing.resume(after, left)
-        what = f"{report.documents:,} document{'' if report.documents == 1 else 's'} of {path.name}"
+        what = f"{plural(report.documents, 'document')} of {path.name}"
         also = _also_left_out(exclusion)
         if elsewhere and exclusion is None:
             also += f" The desk-rag that indexes leaves {path.name} out until it ends."

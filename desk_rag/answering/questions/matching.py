@@ -118,7 +118,7 @@ def match(
 
 
 def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:
-    """Lines that hold all names themselves, if there are such; of these the ones with most of the other words."""
+    """Return the lines that contain all names, if there are any; of these, those with most of the other words."""
     named = any(score.named for score, _ in kept)
     chosen = [(score, row) for score, row in kept if score.named or not named]
     best = max((score.share for score, _ in chosen), default=0.0)
@@ -188,7 +188,7 @@ def _held(wanted: frozenset[str], stems: set[str]) -> frozenset[str]:
 
 
 def _distinct(rows: Iterator[Row]) -> list[Row]:
-    """Rows without those of a file that repeat one before."""
+    """Return the rows without repetitions within one file."""
     by_place: dict[tuple[Path, str], Row] = {}
     for row in rows:
         by_place.setdefault((row.passage.path, row.text), row)

@@ -34,6 +34,7 @@ from desk_rag.answering.questions.conditions import Condition, conditions, neede
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.requirements import amounts
+from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import clean_name
 
@@ -255,8 +256,3 @@ def _text(question: str, request: WholeFolderQuestion, rows: Sequence[Row], rega
     amounts_or_none = [amounts.amount_of(row.text, question) for row in rows[:_MOST_ROWS]]
     known = [amount for amount in amounts_or_none if amount is not None]
     return f"{amounts.written(known)} (computed: the sum of the {len(known):,} amounts shown{more})"
-
-
-def plural(count: int, noun: str) -> str:
-    """'1 line', '1,200 lines'"""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

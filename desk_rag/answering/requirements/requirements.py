@@ -58,7 +58,7 @@ class Requirement:
     """A value that the evidence must be about."""
 
     asked: str
-    """As in the question."""
+    """Words of the question that state it."""
     kind: Kind
     wanted: frozenset[Value]
 

@@ -54,7 +54,7 @@ class Fact:
     """A number or a name in a sentence."""
 
     text: str
-    """As the sentence has it."""
+    """The fact as the sentence spells it."""
     is_number: bool
     begin: int
     end: int
@@ -192,6 +192,6 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _folded(text: str) -> str:
-    """Without case and accents."""
+    """Return the text without case and accents."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return "".join(character for character in decomposed if not unicodedata.combining(character))

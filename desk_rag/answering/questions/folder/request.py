@@ -34,7 +34,7 @@ class Role(Enum):
     """A relation between documents and the names of a question."""
 
     PARTY = "of"
-    """They are whose it is: sender, supplier, customer."""
+    """The party to whom or from whom the document is: sender, supplier, customer."""
     MENTION = "mentioning"
 
 
@@ -165,7 +165,7 @@ _LINKS = re.compile(
 _POSSIBLE = re.compile(
     r"\b(?:can|could|(?<!\bin )may|must|should|shall|would|will|allowed|needed|at\s+most|at\s+least\s+once)\b(?!\s+\d)"
 )
-"""Words of a question for what is possible or due, which stands somewhere: 'How many mails can the server send?'"""
+"""Words of a question about what is possible or due, which a text states: 'How many mails can the server send?'"""
 _GROUP = re.compile(
     r"\b(?:per|by|for\s+each|for\s+every|each|every|in\s+each|in\s+every|to\s+each)\s+"
     r"(?P<unit>year|month|supplier|customer|client|company|party|vendor|sender|person)\b",

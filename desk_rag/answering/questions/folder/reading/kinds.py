@@ -46,7 +46,7 @@ _ALSO = {
     "offer": "angebot|devis",
     "minutes": "protokoll",
 }
-"""Words for the same in documents of other languages."""
+"""Words for the same kinds in documents of other languages."""
 _FORMATS = {
     "mail": frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
     "PDF file": frozenset({Format.PDF}),
@@ -111,7 +111,7 @@ class Kind:
         return self.name in _FORMATS
 
     def plural(self, count: int) -> str:
-        """'1 invoice', '13 invoices'."""
+        """Return a count with the kind's noun: '1 invoice', '13 invoices'."""
         noun = self.name
         if noun == "minutes":
             noun = "file" if count == 1 else "files"

@@ -70,8 +70,8 @@ class FolderCheck:
         self._signatures[root], self._checked_at[root] = signature, now
         absent = {folder.path: folder for folder in Presence(self._store, root).absent()}
         self._absent[root] = absent
-        gone = [_gone(folder) for path, folder in absent.items() if path not in before]
-        return [*gone, *(_back(path) for path in before if path not in absent)]
+        notices = [_gone(folder) for path, folder in absent.items() if path not in before]
+        return [*notices, *(_back(path) for path in before if path not in absent)]
 
     def _check_caches(self) -> list[Notice]:
         away, before = self._store.kv_away, self._caches_away

@@ -204,7 +204,7 @@ class Worker:
             self._parts.size,
             self._settings,
             self._halt,
-            defer=lambda found: self._put_off(found, root),
+            defer=lambda file: self._put_off(file, root),
         )
         for event in events:
             finished = finished or isinstance(event, IndexFinished)
@@ -219,14 +219,14 @@ class Worker:
         else:
             self._jobs.put(SweepJob(root, time.monotonic()))
 
-    def _put_off(self, found: FoundFile, root: Path) -> bool:
+    def _put_off(self, file: FoundFile, root: Path) -> bool:
         """Queue a file written so recently that it may be incomplete; return whether it was."""
-        age = time.time() - found.mtime_ns / 1e9
+        age = time.time() - file.mtime_ns / 1e9
         if not 0 <= age < self._settings.settle_seconds:
             return False
-        seen = FileSnapshot(found.size, found.mtime_ns)
+        seen = FileSnapshot(file.size, file.mtime_ns)
         due = time.monotonic() + self._settings.settle_seconds
-        self._jobs.put(FileJob(found.path, root, Change.CHANGED, due, seen))
+        self._jobs.put(FileJob(file.path, root, Change.CHANGED, due, seen))
         return True
 
     def _do_file(self, job: FileJob) -> None:

@@ -385,8 +385,8 @@ def unread_json(unread: UnreadFiles) -> dict[str, object]:
     return {"files": unread.files, "kinds": dict(unread.kinds)}
 
 
-def _date(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at))
+def _date(unix_time: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(unix_time))
 
 
 def absence_json(absence: Absence | None) -> dict[str, object] | None:

@@ -92,8 +92,8 @@ def compare(
         for entry in walk(root, settings, stop):
             yield _judged(entry, rows.pop(entry.path, None), settings)
         if not stop():
-            gone = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
-            yield from (JudgedFile(path, Verdict.GONE) for path in gone)
+            gone_paths = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
+            yield from (JudgedFile(path, Verdict.GONE) for path in gone_paths)
 
 
 def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: IndexSettings) -> JudgedFile:

@@ -48,8 +48,8 @@ class FirstRun:
             home = Path.home()
             usual = [home / name for name in _USUAL if (home / name).is_dir()]
             return [*usual, home, assets_dir() / "sample_docs"]
-        given = _expanded(typed)
-        parent, prefix = (given, "") if typed.endswith(("/", os.sep)) else (given.parent, given.name)
+        expanded = _expanded(typed)
+        parent, prefix = (expanded, "") if typed.endswith(("/", os.sep)) else (expanded.parent, expanded.name)
         try:
             with os.scandir(parent) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir() and _begins(entry.name, prefix))

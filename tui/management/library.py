@@ -283,8 +283,8 @@ def _scan(folder: Path) -> list[tuple[bytes, bool]]:
     """Return names in a directory and whether they are folders; nothing if it cannot be listed."""
     entries: list[tuple[bytes, bool]] = []
     try:
-        with os.scandir(os.fsencode(folder)) as found:
-            for entry in found:
+        with os.scandir(os.fsencode(folder)) as scanned:
+            for entry in scanned:
                 if len(entries) >= _MOST_LOOKED_AT:
                     break
                 entries.append((entry.name, entry.is_dir(follow_symlinks=False)))

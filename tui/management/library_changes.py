@@ -164,7 +164,7 @@ class LibraryChanges:
         inside = next((root for root in roots if root in path.parents), None)
         exclusion = None if inside is None else self.exclusion(path, inside)
         named = self._folders()
-        gone = tuple(folder for folder in named if folder not in _without(named, path))
+        removed_folders = tuple(folder for folder in named if folder not in _without(named, path))
         if exclusion is not None:
             rules = (*self._rules(), exclusion.rule)
             changes: dict[Key, object] = {EXCLUDE: list(rules)}
@@ -179,7 +179,7 @@ class LibraryChanges:
             try:
                 report, elsewhere = self._removed(path, keep_caches=keep_caches)
             except BaseException:
-                self._write_back(exclusion, gone)
+                self._write_back(exclusion, removed_folders)
                 raise
         except BaseException:
             if indexing is not None:
@@ -194,7 +194,9 @@ class LibraryChanges:
             also += f" The desk-rag that indexes leaves {path.name} out until it ends."
         if keep_caches:
             hours = before.index.deletion_grace_hours
-            undo = partial(self._remember, path, exclusion, gone, tuple(root for root in roots if root not in left))
+            undo = partial(
+                self._remember, path, exclusion, removed_folders, tuple(root for root in roots if root not in left)
+            )
             return Change(f"Forgot {what}; caches kept for {hours:g} h.{also}", undo)
         rest = f" Part of the text is still in {', '.join(report.traces)}." if report.traces else ""
         return Change(f"Forgot {what}, with all caches.{also}{rest}")

@@ -62,7 +62,7 @@ class AnswerText(Vertical):
         if self._plain is not None:
             self._plain.update(with_chips(content, numbers))
         elif self._markdown is not None:
-            source = _CHIP.sub(lambda found: _link(found, numbers), self.text)
+            source = _CHIP.sub(lambda match: _link(match, numbers), self.text)
             if self._source and source.startswith(self._source):
                 self._markdown.append(source[len(self._source) :])
             else:
@@ -88,14 +88,14 @@ class AnswerText(Vertical):
 
 def with_chips(content: Content, numbers: Collection[int]) -> Content:
     """Mark the numbers of retrieved sources; any other number in brackets stays text."""
-    for found in _CHIP.finditer(content.plain):
-        number = int(found.group(1))
+    for match in _CHIP.finditer(content.plain):
+        number = int(match.group(1))
         if number in numbers:
-            content = content.stylize("bold $accent", found.start(), found.end())
-            content = content.stylize(Style.from_meta({"source": number}), found.start(), found.end())
+            content = content.stylize("bold $accent", match.start(), match.end())
+            content = content.stylize(Style.from_meta({"source": number}), match.start(), match.end())
     return content
 
 
-def _link(found: re.Match[str], numbers: Collection[int]) -> str:
-    number = found.group(1)
-    return f"[\\[{number}\\]]({_SCHEME}{number})" if int(number) in numbers else found.group()
+def _link(match: re.Match[str], numbers: Collection[int]) -> str:
+    number = match.group(1)
+    return f"[\\[{number}\\]]({_SCHEME}{number})" if int(number) in numbers else match.group()

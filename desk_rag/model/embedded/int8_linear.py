@@ -73,10 +73,10 @@ def available() -> bool:
     codes[0] = 127
     scales = torch.arange(1.0, 41.0)
     try:
-        got = Int8Linear(codes, scales)(signs)
+        actual = Int8Linear(codes, scales)(signs)
     except (AttributeError, RuntimeError):  # a torch without the operator, or one that cannot do it here
         return False
-    return torch.allclose(got, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
+    return torch.allclose(actual, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
 
 
 def place_int8(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], scale: str) -> int:

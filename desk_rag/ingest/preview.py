@@ -59,7 +59,7 @@ class Verdict(Enum):
 
     NEW = "new"
     CHANGED = "changed"
-    """To be read again, because the file or the parsers have changed."""
+    """A file to read again, because it or the parsers have changed."""
     UNCHANGED = "unchanged"
     FAILED = "failed"
     """Could not be read, and has not changed since."""
@@ -75,7 +75,7 @@ class JudgedFile:
     path: Path
     verdict: Verdict
     size: int = 0
-    """Its bytes, if it would be read."""
+    """Size of the file, if it would be read."""
     kind: str = ""
     """Group in which it is counted, if it is left out."""
 
@@ -219,7 +219,7 @@ class FolderPreview:
     unreadable: int
     """Files and folders without permission to read them."""
     complete: bool = True
-    """False if the look was ended early: there is more."""
+    """False if the preview was ended early, so that there may be more."""
 
     @property
     def left_out_total(self) -> int:

@@ -2,13 +2,17 @@
 #   make demo   set up, index the sample documents, ask questions, print answers and times
 #   make test   set up, then ruff, mypy, import contracts and the tests
 #
-# Tests run in WORKERS processes, each with one thread of torch; those of a file stay together. `make test` leaves out the
-# ones marked `slow`: more than about eight seconds of processor time, such as power cuts, kills by the hundred, training
-# and whole runs of the command, and further variants of tests that take several. `make test-all` runs every test.
+# Tests run in WORKERS processes, each with one thread of torch and up to 3 GB of memory: one for each core, at least 2, at
+# most 4 and no more than memory allows. Those of a file stay together. `make test` leaves out the ones marked `slow`: more
+# than about eight seconds of processor time, such as power cuts, kills by the hundred, training and whole runs of the
+# command, and further variants of tests that take several. `make test-all` runs every test.
 
 PYTHON ?= python3
+COUNT_WORKERS = import os; cores = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count() or 2))(0); \
+	memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'); \
+	print(max(2, min(4, len(cores), memory // (4 * 10**9))))
 BIN := .venv/bin
-WORKERS ?= 2
+WORKERS ?= $(shell $(PYTHON) -c "$(COUNT_WORKERS)" || echo 2)
 MINUTES ?= 60
 SEED ?= 1
 
@@ -58,3 +62,4 @@ wheel: setup
 
 clean:
 	rm -rf .venv .demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

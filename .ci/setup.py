@@ -141,7 +141,8 @@ def install(*, gpu: bool, dev: bool) -> None:
     began = time.monotonic()
     torch = f"the {'CUDA' if gpu else 'CPU'} build of torch {TORCH}"
     print(f"Setting up {VENV} with Python {platform.python_version()} and {torch}.")
-    print("This takes a few minutes, once.", flush=True)
+    is_there = venv_python().exists()
+    print("Most of it is there already." if is_there else "This takes a few minutes, once.", flush=True)
     make_venv()
     install_torch(gpu)
     extras = ",".join(name for name, wanted in (("dev", dev), ("gpu", gpu or dev), ("finetune", dev)) if wanted)

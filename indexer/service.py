@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.config import GIB, IndexSettings, Settings
+from desk_rag.documents.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob, look, settle_wait
@@ -31,7 +32,6 @@ from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
-from desk_rag.ingest.explanation import exclusion_rule
 from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.types import Activity
@@ -86,7 +86,7 @@ class Service:
         self._folder_check, self._is_watched = FolderCheck(parts.store, self.folders), True
         self._activity = AT_REST
         self._current = ""
-        self._left_out: dict[Path, list[str]] = {}
+        self._left_out: dict[Path, str] = {}
         """Paths given to `leave_out`, with the rules that leave them out; none where folders are not watched."""
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
@@ -191,7 +191,7 @@ class Service:
             if any(path == one or path in one.parents or one in path.parents for one in wanted):
                 del self._left_out[path]
         self._watch_only(folder for folder in self._folders if not self._is_left_out(folder))
-        rules = (rule for left_out in self._left_out.values() for rule in left_out if rule not in settings.exclude)
+        rules = (rule for rule in self._left_out.values() if rule and rule not in settings.exclude)
         settings = settings.model_copy(update={"exclude": (*settings.exclude, *rules)})
         if settings != self._settings.index:
             self._settings = self._settings.model_copy(update={"index": settings})
@@ -204,8 +204,7 @@ class Service:
         """
         before = self.folders
         around = [folder for folder in before if folder in path.parents]
-        is_folder = bool(around) and not path.is_file()
-        self._left_out[path] = [exclusion_rule(path, folder, is_folder=is_folder) for folder in around]
+        self._left_out[path] = pattern_of(path, is_folder=not path.is_file()) if around else ""
         self.use_index_settings(self._settings.index)
         self._jobs.drop(lambda waiting: waiting == path or path in waiting.parents)
         return bool(around) or self.folders != before
@@ -348,7 +347,7 @@ class Service:
     # Events
 
     def _emit(self, event: IndexEvent) -> None:
-        if isinstance(event, FileEvent):
+        if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
             self._current = clean(event.path.name, single_line=True)
         elif isinstance(event, StageProgress):
             self._activity = event

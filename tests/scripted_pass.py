@@ -13,7 +13,8 @@ Says = Callable[[tuple[int, ...]], Mapping[int, float]]
 class ScriptedPass:
     """Over a cache that is a list of ids, the first of them at `start`."""
 
-    def __init__(self, size: int, says: Says, start: int = 7) -> None:
+    def __init__(self, size: int, says: Says, start: int = 7, *, reads_at_once: bool = False) -> None:
+        self.reads_at_once = reads_at_once
         self._size, self._says, self._start = size, says, start
         self.ids: list[int] = []
         self.read: list[tuple[int, ...]] = []

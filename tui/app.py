@@ -271,12 +271,8 @@ class DeskRagApp(PanelHost):
         if self.backend.session.undo is not None:
             yield self._command("Undo", "The last change made in the library", "undo", self.action_undo)
         yield self._command("Jump", "To a pane, an answer or a source, by a letter", "jump", self.action_jump)
-        yield SystemCommand(
-            "Remove documents whose files are gone", "From the index, now", partial(self.decide_deletions, keep=False)
-        )
-        yield SystemCommand(
-            "Keep documents whose files are gone", "In the index", partial(self.decide_deletions, keep=True)
-        )
+        title = "Remove or keep files that are gone"  # the words of the status line
+        yield SystemCommand(title, "In the index; you are asked", self.action_decide_gone)
         yield from self.panel_commands()
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
         yield self._command("Help", "Keys and signs", "help", self.action_help)

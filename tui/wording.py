@@ -101,7 +101,7 @@ def notice(status: Status) -> str:
         return f"! {names} is not there now; nothing of it is removed"
     if status.missing:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
-        return f"! {count(status.missing, 'file')} gone, {left} (^p gone: remove or keep)"
+        return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
     return ""
 
 
@@ -148,7 +148,7 @@ def gib(value: int) -> str:
 
 def as_text(answer: Answer, folders: Sequence[Path]) -> str:
     """Return an answer for the clipboard: text, then its quotes with file and place."""
-    return "\n".join([clean(answer.marked_text), *quotes_of(answer, folders)])
+    return "\n".join([clean(answer.marked_text), *([] if answer.is_list else quotes_of(answer, folders))])
 
 
 def quotes_of(answer: Answer, folders: Sequence[Path]) -> list[str]:

@@ -6,6 +6,7 @@ no torch, so that a window can be drawn before torch is loaded.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -95,10 +96,7 @@ class Citation:
 
     @property
     def origin(self) -> str:
-        """'from the index of 2026-11-22' if the file could not be read or has lost the quote.
-
-        Else ''.
-        """
+        """'from the index of 2026-11-22' if the file could not be read or has lost the quote; else ''."""
         if self.as_of is None:
             return ""
         return f"from the index of {time.strftime('%Y-%m-%d', time.localtime(self.as_of))}"
@@ -129,6 +127,8 @@ class CheckedSentence:
     """The passages that support it, best first; the text names them as [n]."""
 
 
+READ_BY_WORDS = "none (read by words)"
+"""Model of an answer that no model wrote."""
 MARK = "[?]"
 """Stands behind a sentence that the passages do not support, or that could not be compared."""
 
@@ -173,8 +173,7 @@ class Stage:
     """One named part of the way to the first token."""
 
     name: str
-    """retrieve | load | stitch | live prefill | choose | prefill | queue. `prefill` includes the span scorer's
-    work on a refusal."""
+    """retrieve | load | stitch | live prefill | choose | prefill (span scorer's work on a refusal included) | queue"""
     seconds: float
 
 
@@ -279,6 +278,12 @@ class Answer:
         """The text with a mark behind every sentence that the passages do not support, or a word of doubt below it."""
         text = marked(self.text, self.sentences)
         return f"{text}\n({self.doubt})" if self.doubt else text
+
+    @property
+    def is_list(self) -> bool:
+        """True if each quote has a line of the text, which begins with its number: it is not shown apart then."""
+        quoted = {f"[{one.source_number}]" for one in self.citations}
+        return self.model == READ_BY_WORDS and set() < quoted <= set(re.findall(r"^\[\d+\]", self.text, re.MULTILINE))
 
     @property
     def grounding(self) -> Grounding | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import AnswerText, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
 from desk_rag.answering.evidence.quote_matching import same_words
+from desk_rag.answering.evidence.short_answer import is_label
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.model.prompt import NO_ANSWER
 
@@ -96,11 +97,14 @@ class AnswerStream:
     def _quoted_words(
         self, parsed: ParsedAnswer, events: list[Evidence | AnswerText]
     ) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
-        """Show the words if a quote contains them, else the quotes alone; without a quote, refuse."""
+        """Show the words if a quote contains them as more than a label, else the quotes alone; without one, refuse."""
         text = parsed.text
         if parsed.found and not parsed.citations:
             parsed = replace(parsed, text=NO_ANSWER, found=False)
-        elif parsed.found and not any(same_words(text, citation.quote) for citation in parsed.citations):
+        elif parsed.found and (
+            not any(same_words(text, citation.quote) for citation in parsed.citations)
+            or any(is_label(self._question, text, citation.quote) for citation in parsed.citations)
+        ):
             quotes = "\n".join(" ".join(citation.quote.split()) for citation in parsed.citations)
             parsed = replace(parsed, text=quotes)
         return parsed, (*events, AnswerText(parsed.text))

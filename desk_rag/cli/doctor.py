@@ -90,11 +90,16 @@ def _gpu(settings: Settings) -> Finding:
 
 
 def _quantization(settings: Settings) -> Finding:
+    from desk_rag.model.loading import pick_device
+
     installed = importlib.util.find_spec("bitsandbytes") is not None
-    if settings.model.quantization != "none" and not installed:
-        detail = f"'{settings.model.quantization}' is set, but bitsandbytes is not installed"
+    kind = settings.model.quantization
+    if kind != "none" and pick_device(settings.model).type == "cpu":
+        return Finding("quantisation", Verdict.OK, f"'{kind}' on the CPU")
+    if kind != "none" and not installed:
+        detail = f"'{kind}' is set, but bitsandbytes is not installed"
         return Finding("bitsandbytes", Verdict.FAIL, detail, "pip install 'desk-rag[gpu]'")
-    detail = "installed" if installed else "not installed; only needed for nf4 and int8 weights"
+    detail = "installed" if installed else "not installed; only needed for nf4 and int8 weights on a GPU"
     return Finding("bitsandbytes", Verdict.OK, detail)
 
 

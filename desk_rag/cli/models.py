@@ -84,8 +84,9 @@ def _list(settings: Settings, task: Task) -> int:
 
 def _fit(settings: Settings, task: Task) -> int:
     from desk_rag.model.library import fit
+    from desk_rag.model.library.machine import with_rates
 
-    machine = _machine(settings, task.folders[0] if task.folders else None)
+    machine = with_rates(_machine(settings, task.folders[0] if task.folders else None), settings)
     ranked = fit.rank(_installed(settings, (), task.name), machine)
     if task.as_json:
         out.print_json(sys.stdout, {"machine": asdict(machine), "models": [_fit_as_json(each) for each in ranked]})
@@ -102,7 +103,12 @@ def _fit(settings: Settings, task: Task) -> int:
     ]  # fmt: skip
     for each in ranked:
         lines += _fit_lines(each, machine)
-    print_lines([*lines, "", _KNOWN, "Sizes are computed from the files' headers; disk at 4 characters per token."])
+    basis = "from the memory rate of this GPU" if machine.gpu_bytes else "from products measured just now"
+    print_lines([
+        *lines, "", _KNOWN,
+        f"Sizes are computed from the files' headers, disk at 4 characters per token, speed {basis}.",
+        "`desk-rag bench model --model NAME` tries a model.",
+    ])  # fmt: skip
     return 0
 
 
@@ -110,11 +116,15 @@ def _fit_lines(each: Fit, machine: Machine) -> list[str]:
     weights = ", ".join(
         f"{out.size(size)} {'as they are' if name == 'none' else name}" for name, size in each.weights.items()
     )
+    speed = ", ".join(
+        f"{rate:g} ({'as they are' if name == 'none' else name})" for name, rate in each.tokens_per_second.items()
+    )
     disk = f", {out.size(each.folder_bytes)} of disk for this text" if machine.text_characters else ""
     license = f", licence: {clean(each.model.license)}" if each.model.license else ""
     return [
         f"{clean(each.model.name)}: {clean(_verdict(each))}",
         f"    weights {weights}; cache {each.kv_bytes_per_token:,} bytes per token{disk}{license}",
+        *([f"    tokens of an answer per second, about: {speed}"] if speed else []),
         f"    {described(each.memory)}",
     ]
 
@@ -193,18 +203,34 @@ def _use(settings: Settings, task: Task) -> int:
             chosen = chosen.model_copy(update={"name": str(Path(task.name).expanduser().absolute())})
     file = SettingsFile(task.config or config.default_path())
     changes: dict[Key, object] = {("model", "name"): chosen.name}
-    if chosen.quantization != config.load(task.config).model.quantization:
+    before = config.load(task.config).model.quantization
+    if chosen.quantization == before:  # none was named on the command line
+        chosen = chosen.model_copy(update={"quantization": _fitting(chosen.name, settings)})
+    if chosen.quantization != before:
         changes["model", "quantization"] = chosen.quantization
     file.write(changes)
     if task.as_json:
         out.print_json(sys.stdout, {"used": chosen.name, "settings_file": str(file.path)})
     else:
         print_lines([
-            f"From now on '{clean(chosen.name)}' answers ({shown_path(file.path)}).",
+            f"From now on '{clean(chosen.name)}' answers ({shown_path(file.path)})"
+            f"{f', with {chosen.quantization} weights' if chosen.quantization != 'none' else ''}.",
             "It has caches of its own: `desk-rag index` fills them, and those of the model before stay until the disk "
             "budget needs the room.",
         ])  # fmt: skip
     return 0
+
+
+def _fitting(name: str, settings: Settings) -> str:
+    """The least quantisation with which a model fits into memory now; 'none' if it fits with none or is not known."""
+    from desk_rag.model import weights
+    from desk_rag.model.library import fit, installed
+    from desk_rag.model.library.machine import measure
+
+    model = installed.describe(name, "", weights.resolve(name, allow_download=False))
+    if model.shape is None:
+        return "none"
+    return fit.fit(model, model.shape, measure(settings, 0)).quantization or "none"
 
 
 def _download(settings: Settings, task: Task) -> int:
@@ -247,7 +273,8 @@ def _as_json(model: Installed) -> dict[str, object]:
 def _fit_as_json(each: Fit) -> dict[str, object]:
     return {
         "name": each.model.name, "source": each.model.source, "suits": each.suits, "refusal": each.model.refusal,
-        "quantization": each.quantization, "weights": each.weights, "slab_bytes": each.slab_bytes,
+        "quantization": each.quantization, "weights": each.weights,
+        "tokens_per_second": dict(each.tokens_per_second), "slab_bytes": each.slab_bytes,
         "memory": {
             "parts": dict(each.memory.parts), "total": each.memory.total, "free": each.memory.device.free_bytes,
             "fits": each.memory.fits, "context_tokens": each.memory.context_tokens, "lazy": each.memory.lazy,

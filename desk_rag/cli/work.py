@@ -64,6 +64,8 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     remedy = 'Without one: desk-rag ask "…" --folder FOLDER'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy=remedy)
+    if not sys.stderr.isatty():
+        raise ConfigError("The UI draws on standard error, which is redirected.", remedy="Start it without `2>`.")
     if os.environ.get("TERM") == "dumb":
         raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
     from desk_rag.tui.terminal.first_frame import FirstFrame

@@ -8,19 +8,25 @@ document is read, and no link to a directory is followed.
 from __future__ import annotations
 
 import errno
-import functools
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 from desk_rag.documents.formats import readable_in_part
-from desk_rag.documents.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS, linked_secrets
+from desk_rag.documents.ignore_rules import (
+    OWN,
+    Rule,
+    Rules,
+    compile_rules,
+    os_reason,
+    read_patterns,
+    rules_of_user,
+    secret_rules,
+)
+from desk_rag.documents.sensitive import linked_secrets
 from desk_rag.errors import ConfigError, UnreadableDocument
 
 if TYPE_CHECKING:
@@ -34,13 +40,6 @@ _DEFAULTS = """
     .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
 """
 _IGNORE_FILES = (".gitignore", ".deskragignore")
-_MOST_IGNORE_BYTES = 256 * 1024
-_MOST_PATTERNS = 1000
-_LONGEST_PATTERN = 300
-_MOST_STARS = 3
-"""Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
-_OWN = "exclude"
-"""Beginning of the reason that a rule from the settings gives."""
 _LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
 """Entries of one directory listed between two calls of `stop`."""
@@ -68,47 +67,8 @@ class LeftOut:
     """The rule, as a user would look for it: '.gitignore: *.log', 'larger than 50 MiB', 'secret: *.pem'."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """One pattern of one source."""
-
-    matcher: re.Pattern[str]
-    by_name: bool
-    """The pattern has no slash but a last one: it looks at the entry's own name alone."""
-    excludes: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The rules of one source, for paths below `base` (relative to the root, '' or 'a/b/')."""
-
-    base: str
-    rules: tuple[_Rule, ...]
-    some_name: re.Pattern[str]
-    """Matches where any of the by-name rules does: one look instead of a hundred for most entries."""
-    by_path: tuple[_Rule, ...]
-
-    @classmethod
-    def of(cls, base: str, rules: tuple[_Rule, ...]) -> _Rules:
-        some_name = re.compile(_any_name(rules) or r"(?!)")
-        return cls(base, rules, some_name, tuple(rule for rule in rules if not rule.by_name))
-
-    def verdict(self, relative: str) -> _Rule | None:
-        """The last rule that matches decides, as in git; `relative` ends in a slash for a directory."""
-        below = relative[len(self.base) :]
-        name = below[below.rfind("/", 0, -1) + 1 :]
-        rules = self.rules if self.some_name.match(name) else self.by_path
-        return next((rule for rule in reversed(rules) if rule.matcher.match(name if rule.by_name else below)), None)
-
-
 def _never() -> bool:
     return False
-
-
-def _any_name(rules: Sequence[_Rule]) -> str:
-    """A regular expression for the names that one of the by-name rules matches."""
-    return "|".join(rule.matcher.pattern.replace("?P<ps_d>", "?:") for rule in rules if rule.by_name)
 
 
 def check_root(root: Path) -> None:
@@ -166,20 +126,19 @@ class _Walker:
         self._most_bytes = settings.max_file_mib * 1024 * 1024
         self._too_large = f"larger than {settings.max_file_mib:g} MiB"
         self._linked_secrets: dict[tuple[int, int], Path] | None = None
-        self._weak = _Rules.of("", _compile(_DEFAULTS.split(), "default")[0])
-        own = _Rules.of("", _compile(settings.exclude, _OWN)[0])
-        self._strong = (own, _secrets())
+        self._weak = Rules.of("", compile_rules(_DEFAULTS.split(), "default")[0])
+        self._strong = (rules_of_user(settings.exclude, self._root), secret_rules())
 
     def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:
         """Depth first; `pending` holds a directory, its rules and the (device, inode) of the directories it is in."""
-        pending: list[tuple[str, tuple[_Rules, ...], frozenset[tuple[int, int]]]] = [("", (self._weak,), frozenset())]
+        pending: list[tuple[str, tuple[Rules, ...], frozenset[tuple[int, int]]]] = [("", (self._weak,), frozenset())]
         while pending and not stop():
             base, rules, above = pending.pop()
             place = self._root / base
             try:
                 entries, identity = _list(place, stop)
             except OSError as error:
-                yield LeftOut(place, _os_reason(error))
+                yield LeftOut(place, os_reason(error))
                 continue
             has_tag = base and any(entry.name == "CACHEDIR.TAG" for entry in entries)
             if identity in above or (has_tag and _is_cache(place)):
@@ -202,7 +161,7 @@ class _Walker:
     def examine(self, relative: str, *, follow_link: bool = True) -> FoundFile | LeftOut | None:
         """Judge each directory on the way down, then the file itself; None for a link unless `follow_link`."""
         base = ""
-        rules: tuple[_Rules, ...] = (self._weak,)
+        rules: tuple[Rules, ...] = (self._weak,)
         *folders, name = relative.split("/")
         if name in _IGNORE_FILES:
             return None
@@ -221,24 +180,24 @@ class _Walker:
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         except OSError as error:
-            return LeftOut(path, _os_reason(error))
+            return LeftOut(path, os_reason(error))
         if stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and not follow_link):
             return None
         return self._judge(base + name, False, rules)
 
-    def _enter(self, base: str, rules: tuple[_Rules, ...], names: set[str]) -> tuple[tuple[_Rules, ...], list[LeftOut]]:
+    def _enter(self, base: str, rules: tuple[Rules, ...], names: set[str]) -> tuple[tuple[Rules, ...], list[LeftOut]]:
         """`rules` with those of the directory's own ignore files on top."""
         complaints = []
         for name in _IGNORE_FILES:
             if name in names:
                 file = self._root / base / name
-                lines, cut = _read_patterns(file)
-                compiled, odd = _compile(lines, name)
-                rules = (*rules, _Rules.of(base, compiled)) if compiled else rules
+                lines, cut = read_patterns(file)
+                compiled, odd = compile_rules(lines, name)
+                rules = (*rules, Rules.of(base, compiled)) if compiled else rules
                 complaints += [LeftOut(file, reason) for reason in (cut, odd) if reason]
         return rules, complaints
 
-    def _judge(self, relative: str, is_dir: bool, rules: Sequence[_Rules]) -> FoundFile | LeftOut | None:
+    def _judge(self, relative: str, is_dir: bool, rules: Sequence[Rules]) -> FoundFile | LeftOut | None:
         """None: a directory to go into."""
         path = self._root / relative
         rule = self._deciding_rule(relative + ("/" if is_dir else ""), rules)
@@ -254,12 +213,12 @@ class _Walker:
                     return LeftOut(path, refused)
                 info = path.stat()
         except (OSError, ValueError) as error:
-            return LeftOut(path, _os_reason(error))
+            return LeftOut(path, os_reason(error))
         if not stat.S_ISREG(info.st_mode):
             return LeftOut(path, "not a regular file")
         if info.st_size > self._most_bytes and not readable_in_part(path.name):
             return LeftOut(path, self._too_large)
-        allowed = rule is not None and rule.reason.startswith(f"{_OWN}: ")
+        allowed = rule is not None and rule.reason.startswith(f"{OWN}: ")
         if info.st_nlink > 1 and not allowed and (other := self._secret_links().get((info.st_dev, info.st_ino))):
             return LeftOut(path, f"secret: another name (hard link) of {other}")
         return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino, allowed)
@@ -274,7 +233,7 @@ class _Walker:
             self._linked_secrets = dict(linked_secrets(Path.home()))
         return self._linked_secrets
 
-    def _deciding_rule(self, relative: str, rules: Sequence[_Rules]) -> _Rule | None:
+    def _deciding_rule(self, relative: str, rules: Sequence[Rules]) -> Rule | None:
         # '.' in a regular expression stops at a newline, which a file name may hold.
         shown = relative.replace("\n", "\x1a")
         for source in (*self._strong, *reversed(rules)):
@@ -297,7 +256,7 @@ class _Walker:
         except RecursionError:  # another chain of links took its place meanwhile
             return _LOOP
         except OSError as error:
-            return _LOOP if error.errno == errno.ELOOP else f"link: {_os_reason(error)}"
+            return _LOOP if error.errno == errno.ELOOP else f"link: {os_reason(error)}"
         if stat.S_ISDIR(mode):
             return "link to a folder"
         if not target.startswith(self._real_root.rstrip(os.sep) + os.sep):
@@ -335,65 +294,3 @@ def _is_cache(place: Path) -> bool:
             return file.read(len(_CACHE_TAG)) == _CACHE_TAG
     except OSError:
         return False
-
-
-def _read_patterns(file: Path) -> tuple[list[str], str]:
-    """Lines of an ignore file, and a complaint when it was too long to be read to its end."""
-    try:
-        if not stat.S_ISREG(file.lstat().st_mode):
-            return [], ""
-        with file.open("rb") as stream:
-            data = stream.read(_MOST_IGNORE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        return [], f"ignore file not obeyed: {_os_reason(error)}"
-    lines = data[:_MOST_IGNORE_BYTES].decode("utf-8", "surrogateescape").removeprefix("\ufeff").splitlines()
-    patterns = [line for line in lines if line.strip() and not line.startswith("#")]
-    if len(data) > _MOST_IGNORE_BYTES or len(patterns) > _MOST_PATTERNS:
-        return patterns[:_MOST_PATTERNS], f"ignore file obeyed only up to its first {_MOST_PATTERNS:,} patterns"
-    return patterns, ""
-
-
-def _compile(lines: Sequence[str], source: str) -> tuple[tuple[_Rule, ...], str]:
-    """Rules for the patterns that can be understood, and a complaint about those that cannot."""
-    rules, odd = [], []
-    for line in lines:
-        if len(line) > _LONGEST_PATTERN or any(_stars(segment) > _MOST_STARS for segment in line.split("/")):
-            odd.append(line)
-            continue
-        try:
-            pattern = GitIgnoreSpecPattern(line)
-        except (ValueError, re.error, RecursionError, OverflowError):  # GitIgnorePatternError is a ValueError
-            odd.append(line)
-            continue
-        if pattern.regex is not None and pattern.include is not None:
-            by_name = "/" not in line.strip().removesuffix("/")
-            rules.append(_Rule(pattern.regex, by_name, pattern.include, f"{source}: {line.strip()}"))
-    shown = ", ".join(line[:40] for line in odd[:3])
-    return tuple(rules), f"{len(odd)} of its patterns not obeyed (malformed or too complex): {shown}" if odd else ""
-
-
-@functools.cache
-def _secrets() -> _Rules:
-    """The rules for names of secrets, which tell no capital from a small letter."""
-    patterns = [
-        replace(rule, matcher=re.compile(rule.matcher.pattern, re.IGNORECASE))
-        for rule in _compile(NAME_PATTERNS.split(), "secret")[0]
-    ]
-    names = [
-        _Rule(re.compile(rf"(?:{name})\Z", re.IGNORECASE), by_name=True, excludes=True, reason=f"secret: {what}")
-        for what, name in NAME_RULES
-    ]
-    # Most names hold no such word, and are looked at once.
-    some_name = re.compile(rf"{_any_name(patterns)}|.*(?:{NAME_WORDS})", re.IGNORECASE)
-    by_path = tuple(rule for rule in patterns if not rule.by_name)
-    return _Rules("", (*patterns, *names), some_name, by_path)
-
-
-def _stars(segment: str) -> int:
-    return len(re.findall(r"\*+", segment))
-
-
-def _os_reason(error: OSError | ValueError) -> str:
-    if isinstance(error, PermissionError):
-        return "permission denied"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from semantic_text_splitter import TextSplitter
@@ -140,9 +141,15 @@ def quotable(text: str) -> list[str]:
     A passage is one sentence within one line, or several if an abbreviation such as 'Mr.' ends the first. It has at
     least two words. Code and tables are quoted line by line.
     """
+    return list(_quotable(text))
+
+
+@lru_cache(maxsize=64)
+def _quotable(text: str) -> tuple[str, ...]:
+    """See `quotable`; the steps of an answer ask for those of the same few chunks."""
     parts = [part for line in text.split("\n") for part in _labelled(line.strip())]
     candidates = [unit for part in parts for unit in _whole_sentences(part)]
-    return list(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
+    return tuple(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
 
 
 def quoted_parts(text: str) -> list[tuple[int, int]]:
@@ -153,6 +160,11 @@ def quoted_parts(text: str) -> list[tuple[int, int]]:
 def stands_in(place: int, ranges: Sequence[tuple[int, int]]) -> bool:
     """Return whether a character stands in one of the ranges."""
     return any(start <= place < end for start, end in ranges)
+
+
+def is_quoted(text: str, unit: str) -> bool:
+    """Return whether a sentence of a chunk stands only where a mail quotes an earlier one."""
+    return stands_in(text.find(unit), quoted_parts(text))
 
 
 def _citable(unit: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ STATE_WORDS = {FileState.SKIPPED.value: "left out"}
 """States that a person calls otherwise than the catalog does."""
 OWN_RULE = "exclude: "
 """Beginning of a reason that names a rule of the user's settings."""
-_SPECIAL = re.compile(r"([\\*?\[\]!#])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     from desk_rag.documents import document, ocr
     from desk_rag.documents.discovery import LeftOut
     from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
+    from desk_rag.store.presence import absent_folders
 
     row = store.document(path) if store is not None else None
     if store is not None and row is not None and row.state is FileState.INDEXED:
@@ -54,6 +53,8 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     if not document.supported(path, settings.index):
         remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
         return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'}){remedy}")
+    if store is not None and (away := next((one for one in absent_folders(store) if one.path in path.parents), None)):
+        return Explanation("not indexed yet", away.unread)
     if row is not None:
         return Explanation("not indexed yet", f"it was left out ({row.reason}) and no longer is: the next run reads it")
     if verdict is None:
@@ -131,19 +132,9 @@ def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile
 
 
 def _bases(store: Store | None, settings: Settings, path: Path) -> Iterator[Path]:
-    """Yield folders that may have been indexed: those of the settings, then parents with documents."""
+    """Yield the indexed folders around `path`, those of the settings first; without a store, all of the settings."""
     known = [folder.expanduser().resolve() for folder in settings.folders]
-    yield from (folder for folder in known if store is None or folder in path.parents)
-    for parent in path.parents if store is not None else ():
-        if parent == Path.home() or parent == parent.parent:
-            return
-        if store is not None and store.documents(parent):
-            yield parent
-
-
-def exclusion_rule(path: Path, root: Path, *, is_folder: bool) -> str:
-    """Return a .gitignore pattern for exactly this path; what a pattern cannot hold becomes `?`, any character."""
-    relative = _SPECIAL.sub(r"\\\1", path.relative_to(root).as_posix())
-    named = "".join("?" if ord(c) < 32 or 0xDC80 <= ord(c) <= 0xDCFF else c for c in relative)
-    named = re.sub(r"\s\Z", "?", named)  # a pattern loses a space at its end
-    return f"/{named}{'/' if is_folder else ''}"
+    if store is None:
+        yield from known
+    else:
+        yield from (root for root in dict.fromkeys([*known, *store.volumes.roots()]) if root in path.parents)

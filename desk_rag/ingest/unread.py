@@ -156,7 +156,7 @@ def said_of(path: Path, reason: str) -> str:
     kind = unread_kind(path.name)
     if kind and reason.startswith(KIND_NOT_READ):
         return f"{clean_name(path.name)} was not read: {_singular(kind)}; {_HELP.get(kind, _NO_HELP)}"
-    shown_reason = reason.removeprefix(f"{path} ")
+    shown_reason = reason.replace(f"{path} ", "it ", 1) or "it has not been looked at yet"
     return f"{clean_name(path.name)} was not read: {shown_reason}"
 
 

@@ -15,6 +15,7 @@ import torch
 
 from desk_rag.config import ModelSettings
 from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, OutOfMemory
+from desk_rag.model import requantize
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import config as checkpoint_config
 from desk_rag.model.checkpoint import files, quantized
@@ -52,6 +53,7 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     else:
         with model_errors(directory, settings):
             checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
+            _check_form(config, settings)
     return config, support
 
 
@@ -70,7 +72,16 @@ def check_gguf(header: Header, settings: ModelSettings) -> tuple[Any, model_supp
     support = model_support.check(config)
     with model_errors(header.file, settings), torch.device("meta"):
         gguf_weights.check_tensors(header, _build(config))
+        _check_form(config, settings)
     return config, support
+
+
+def _check_form(config: Any, settings: ModelSettings) -> None:
+    """Raise UnsupportedModel if the model has no int8 form on a CPU and that is wanted."""
+    on_cpu = settings.device == "cpu" or not torch.cuda.is_available()
+    if on_cpu and settings.quantization == "int8":
+        with torch.device("meta"):
+            requantize.check_matrices(_build(config))
 
 
 def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quotes: bool = False) -> PromptFormat:

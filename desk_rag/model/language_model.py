@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from desk_rag.model import support as model_support
+from desk_rag.model.embedded import threads
 from desk_rag.model.layers.attention_layout import AttentionLayout
 from desk_rag.model.prompt import PromptFormat
 
@@ -71,7 +73,7 @@ class LanguageModel:
         Positions equal cache slots by construction; they are passed all the same, because RoPE reads them.
         """
         positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
-        with torch.inference_mode():
+        with torch.inference_mode(), self._threads(len(token_ids)):
             if not logits:
                 self.module.model(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
                 return None
@@ -84,7 +86,10 @@ class LanguageModel:
     def forward_all(self, token_ids: torch.Tensor, cache: Any, start: int) -> torch.Tensor:
         """As `forward`, with the logits [N, vocab] of every token: for scoring answers, not for making them."""
         positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
-        with torch.inference_mode():
+        with torch.inference_mode(), self._threads(len(token_ids)):
             output = self.module(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
         result: torch.Tensor = output.logits[0]
         return result
+
+    def _threads(self, rows: int) -> AbstractContextManager[None]:
+        return threads.for_rows(rows, self.spec.num_parameters) if self.device.type == "cpu" else nullcontext()

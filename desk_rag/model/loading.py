@@ -20,6 +20,7 @@ from desk_rag.model import adapters, directory_check, packed_linear, requantize,
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import quantized as quantized_form
 from desk_rag.model.checkpoint import row_int8, tensors
+from desk_rag.model.embedded import threads
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
@@ -61,7 +62,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     _stay_offline()
     device = pick_device(settings)
     if device.type == "cpu":
-        _set_threads(settings)
+        set_threads(settings)
     if settings.name == "embedded" and pack and device.type == "cpu" and not settings.adapter:
         return _load_embedded(directory, settings)
     quiet_libraries()
@@ -129,7 +130,7 @@ def wrap(
         attention.register()
         module.set_attn_implementation(attention.NAME)
     layout, identity = attention_layout.find(module.eval()), _canonical_config(config)
-    size = sum(parameter.numel() for parameter in module.parameters())
+    size = sum(parameter.numel() for parameter in module.parameters()) + requantize.coded_weights(module)
     return _bundle(
         module, prompt, name, directory, support, layout, identity, quantization=quantization, num_parameters=size
     )
@@ -165,7 +166,7 @@ def _bundle(
         else f"memory-{id(module)}",
         tokenizer_fingerprint=_tokenizer_fingerprint(directory, prompt) if directory else "memory",
         weight_quantization=quantization,
-        dtype=_compute_dtype(module),
+        dtype=attention_layout.compute_dtype(module),
         config_json=config_json,
     )
     return LanguageModel(spec=spec, module=module, prompt=prompt, device=device)
@@ -185,12 +186,19 @@ def pick_device(settings: ModelSettings) -> torch.device:
             "device 'cuda' was asked for, but torch sees no NVIDIA GPU.",
             remedy="Use --device cpu, or install the CUDA build of torch (desk-rag help install).",
         )
-    if settings.quantization != "none" and not (available and settings.device != "cpu"):
+    device = torch.device("cuda" if available and settings.device != "cpu" else "cpu")
+    if settings.quantization == "nf4" and device.type == "cpu":
         raise ConfigError(
-            f"quantization '{settings.quantization}' needs an NVIDIA GPU.",
-            remedy="Leave --quantization out on a machine without one; on the CPU it would cost time, not save it.",
+            "quantization 'nf4' needs an NVIDIA GPU.",
+            remedy="Take --quantization int8, which a CPU can do, or leave it out.",
         )
-    return torch.device("cuda" if available and settings.device != "cpu" else "cpu")
+    if settings.quantization == "int8" and device.type == "cpu":
+        requantize.check_int8_on_cpu()
+        if settings.adapter:
+            raise ConfigError(
+                "On a CPU, int8 weights cannot carry an adapter.", remedy="Leave --quantization or --adapter out."
+            )
+    return device
 
 
 def _load_module(
@@ -210,8 +218,11 @@ def _load_module(
             "trust_remote_code": False,
             "output_loading_info": True,
         }
-        quantized = prequantized_by(config) or settings.quantization != "none"
-        if settings.quantization != "none":
+        on_cpu = device.type == "cpu" and settings.quantization == "int8"
+        quantized = prequantized_by(config) or (settings.quantization != "none" and not on_cpu)
+        if on_cpu:
+            options["dtype"] = "auto"
+        elif settings.quantization != "none":
             options |= {"quantization_config": _bitsandbytes(settings.quantization), "dtype": torch.bfloat16}
         else:
             options["dtype"] = _load_dtype(directory, device)
@@ -222,6 +233,8 @@ def _load_module(
         module, info = model_support.model_class(config).from_pretrained(str(directory), **options)
         tensors.check_loaded(directory, info)
         module = text_part.text_part(module)
+        if on_cpu:
+            return requantize.quantize_on_cpu(module)
         return module if quantized else module.to(device)
 
 
@@ -232,10 +245,15 @@ def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings,
     header = read_header(file)
     kind = settings.quantization
     dtype = torch.bfloat16 if kind != "none" else _dtype(header.num_parameters, device)
-    gguf_weights.check_room(header, dtype)
+    rows = device.type == "cpu" and kind == "int8"
+    gguf_weights.check_room(header, dtype, int8_rows=rows)
     with directory_check.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
-    gguf_weights.load(header, module, dtype)
+    if rows:
+        requantize.check_matrices(module)
+    coded = gguf_weights.load(header, module, dtype, int8_rows=rows)
+    if rows:
+        return requantize.place_on_cpu(module, coded)
     return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)
 
 
@@ -274,12 +292,6 @@ def _canonical_config(config: Any) -> str:
     return json.dumps(fields, sort_keys=True, default=str)
 
 
-def _compute_dtype(module: Any) -> torch.dtype:
-    """The dtype activations have: that of the embeddings, which no weight quantisation touches."""
-    dtype: torch.dtype = module.get_input_embeddings().weight.dtype
-    return dtype
-
-
 def _bitsandbytes(kind: str) -> Any:
     from transformers import BitsAndBytesConfig
 
@@ -294,14 +306,16 @@ def _bitsandbytes(kind: str) -> Any:
     )
 
 
-def _set_threads(settings: ModelSettings) -> None:
+def set_threads(settings: ModelSettings) -> None:
     """Leave a core to other programs, unless the settings or OMP_NUM_THREADS say how many threads to use."""
     import psutil
 
     if settings.threads:
-        torch.set_num_threads(settings.threads)
+        threads.settle(settings.threads)
     elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (psutil.cpu_count(logical=False) or 2) - 1))
+        threads.settle(max(1, (psutil.cpu_count(logical=False) or 2) - 1))
+    else:
+        threads.settle(None)
 
 
 def _stay_offline() -> None:

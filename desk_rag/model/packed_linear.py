@@ -55,7 +55,7 @@ class SideBySide:
 
     def __init__(self, whole: torch.nn.Module, widths: Sequence[int]) -> None:
         """`whole` multiplies by all the parts, which have these widths."""
-        self._whole = whole
+        self.whole = whole
         ends = list(itertools.accumulate(widths))
         self.spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         self._kept: tuple[torch.Tensor, torch.Tensor, set[int]] | None = None
@@ -63,7 +63,7 @@ class SideBySide:
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """fp32 [..., in] -> fp32 [..., sum of out], the parts in order."""
-        product: torch.Tensor = self._whole(rows)
+        product: torch.Tensor = self.whole(rows)
         return product
 
     def share(self, rows: torch.Tensor, part: int) -> torch.Tensor:
@@ -79,7 +79,7 @@ class SideBySide:
 
     def weight(self, part: int) -> torch.Tensor:
         """A copy of one part's weights as they are multiplied, fp32 [out, in]."""
-        return torch.as_tensor(self._whole.weight)[self.spans[part]]
+        return torch.as_tensor(self.whole.weight)[self.spans[part]]
 
 
 class PackedPart(PackedLinear):

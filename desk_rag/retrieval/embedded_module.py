@@ -16,6 +16,7 @@ from tokenizers import Encoding, Tokenizer
 
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.embedded.bert import int8_twin, load_bert
+from desk_rag.model.embedded.bert_bf16 import Bf16Bert
 
 _ADDED = ("[CLS]", "[SEP]", "[PAD]")
 
@@ -80,8 +81,15 @@ class EmbeddedModule(torch.nn.Module):
         """The same module with matrices as int8, which short texts take less time over; None if this CPU cannot."""
         if self.device.type != "cpu" or not int8_linear.available():
             return None
+        return self._with(int8_twin(self.bert, self._folder))
+
+    def in_bf16(self) -> EmbeddedModule | None:
+        """The same module with matrices packed in bfloat16, for passages, as autocast rounds them; None on a GPU."""
+        return self._with(Bf16Bert(self.bert)) if self.device.type == "cpu" else None
+
+    def _with(self, bert: torch.nn.Module) -> EmbeddedModule:
         twin = copy.copy(self)
-        twin._modules = {"bert": int8_twin(self.bert, self._folder)}
+        twin._modules = {"bert": bert}
         return twin
 
     def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, torch.Tensor]:

@@ -95,6 +95,9 @@ class Embedder:
         self._device: torch.device = module.device
         self.computes_in_half = _half_precision_pays(self._device)
         """True if `autocast` computes in bfloat16."""
+        packed = getattr(module, "in_bf16", lambda: None)() if self.computes_in_half else None
+        self._chunk_module: SentenceTransformer = module if packed is None else packed
+        self._parameters = sum(tensor.numel() for tensor in module.parameters())
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
         # Measured, because the dimension that the model's files declare need not be the one its modules return.
@@ -105,12 +108,12 @@ class Embedder:
 
         In bfloat16 if the device supports it.
         """
-        return self._embed(texts, self._chunk_prompt, self.autocast(), self._module, tokens=False)[0]
+        return self._embed(texts, self._chunk_prompt, self.autocast(), self._chunk_module, tokens=False)[0]
 
     def encode_chunks(self, texts: Sequence[str]) -> ChunkEncodings:
         """Embed document text as `embed_chunks` does, with the signs of its token vectors if they are made."""
         vectors, tokens = self._embed(
-            texts, self._chunk_prompt, self.autocast(), self._module, tokens=self.gives_tokens
+            texts, self._chunk_prompt, self.autocast(), self._chunk_module, tokens=self.gives_tokens
         )
         return ChunkEncodings(vectors, None if tokens is None else tuple(pack_signs(each) for each in tokens))
 
@@ -183,9 +186,11 @@ class Embedder:
         import numpy as np
         import torch
 
+        from desk_rag.model.embedded import threads
+
         with self._tokenizing:
             features = self._module.preprocess(texts, prompt=prompt)
-        with torch.inference_mode():
+        with torch.inference_mode(), threads.for_rows(features["input_ids"].numel(), self._parameters):
             for key, value in features.items():
                 features[key] = value.to(self._device) if isinstance(value, torch.Tensor) else value
             outputs = module(features)

@@ -44,7 +44,9 @@ class Spelled:
     @property
     def names(self) -> tuple[str, ...]:
         """The replaced words that may be the name of somebody else."""
-        return tuple(typed for typed, _ in self.replaced if typed[0].isupper())
+        return tuple(
+            typed for typed, word in self.replaced if typed[0].isupper() and word.lower() not in _QUESTION_WORDS
+        )
 
 
 def spelled_as_documents(store: Store, question: str) -> Spelled | None:

@@ -111,7 +111,8 @@ def lock_of(layout: Layout) -> FileLock:
     except Timeout as error:
         raise StoreLocked(
             f"Another desk-rag {_holder(pid_file)} is writing to {layout.root}.",
-            remedy="Try again when it has finished (desk-rag status). Questions are answered meanwhile.",
+            remedy="Wait until it has finished, or end it if it is a UI or `watch` (desk-rag status). Questions are "
+            "answered meanwhile.",
         ) from error
     except OSError as error:
         raise of_system(error, layout.run) or StoreError(

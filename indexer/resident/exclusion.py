@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.discovery import LeftOut, examine
+from desk_rag.documents.ignore_rules import pattern_of
 from desk_rag.errors import ConfigError
-from desk_rag.ingest.explanation import exclusion_rule
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
     from desk_rag.settings_file import Key, SettingsFile
-    from desk_rag.store.store import Store
 
 EXCLUDE: Key = ("index", "exclude")
 
@@ -32,7 +31,7 @@ def with_rules(settings: Settings, rules: Sequence[str]) -> Settings:
 
 def rule_for(path: Path, root: Path, settings: Settings, *, is_folder: bool) -> str:
     """Return the rule that leaves `path` in the indexed folder `root` out. Raises ConfigError if none can name it."""
-    rule = exclusion_rule(path, root, is_folder=is_folder)
+    rule = pattern_of(path, is_folder=is_folder)
     if not _leaves_out(with_rules(settings, (*settings.index.exclude, rule)), path, root):
         raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
     return rule
@@ -46,12 +45,6 @@ def missing_rules(path: Path, roots: Sequence[Path], settings: Settings, *, is_f
         if root in path.parents and not _leaves_out(now, path, root):
             rules.append(rule_for(path, root, now, is_folder=is_folder))
     return tuple(rules)
-
-
-def elsewhere(path: Path, root: Path, folders: Sequence[Path], store: Store) -> tuple[Path, ...]:
-    """Return indexed paths in other folders that a rule for `path` in `root` leaves out as well."""
-    others = (folder / path.relative_to(root) for folder in folders if folder != root)
-    return tuple(other for other in others if other != path and store.listing.count(other).indexed)
 
 
 def _leaves_out(settings: Settings, path: Path, root: Path) -> bool:

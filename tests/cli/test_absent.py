@@ -69,6 +69,9 @@ def test_an_absent_folder_answers_with_a_word_in_text_json_and_status(desk: Desk
         assert (absent["path"], absent["documents"]) == (str(desk.docs), 10)
         assert "its 10 documents are kept and still found" in desk.run("status")
     assert "in its place" in desk.run("index", "--no-kv", str(desk.docs))
+    for listed in (desk.run("ls", str(desk.docs)), desk.run("why", str(desk.docs / "stray.txt"))):
+        assert "the next run reads it" not in listed
+        assert f"not read, because another folder or drive is in its place: `desk-rag purge {desk.docs}`" in listed
     assert desk.json("search", "flower pot", "--words", "--folder", str(desk.docs))["results"]
     (desk.docs / "stray.txt").unlink()
     desk.docs.rmdir()

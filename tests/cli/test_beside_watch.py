@@ -171,7 +171,7 @@ def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched)
     code, out, _ = watched.run("purge", "--yes", "--verify", str(house))
     assert code == 0
     assert "Forgot 1 document, 1 chunk" in out and "no trace" in out
-    assert "“/house/” is excluded from now on" in out
+    assert f"“{house}/” is excluded from now on" in out
     watched.write("docs/house/wall.md", "The wall is brick.\n")
     watched.write("docs/fence.md", "The fence is wood.\n")
     wait_for(lambda: "fence.md" in watched.documents())
@@ -181,7 +181,7 @@ def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched)
     assert "roofer" not in watched.run("ask", "When does the roofer come?")[1], "nor is it read for a question"
     watched.run("search", "roofer brick")
     assert watched.documents() == {"door.md", "fence.md"}
-    assert load().index.exclude == ("/house/",)
+    assert load().index.exclude == (f"{watched.docs}/house/",)
     default_path().unlink()
     assert watched.run("index", str(house))[0] == 0, "who takes the rule away and indexes it wants it back"
     assert watched.documents() == {"door.md", "fence.md", "roof.md", "wall.md"}
@@ -211,7 +211,7 @@ def test_what_the_library_of_a_ui_forgets_leaves_the_index_and_comes_back(watche
     changes = LibraryChanges(session)
     forgotten = changes.forget(house, keep_caches=True)
     assert forgotten.sentence == "Forgot 1 document of house; caches kept for 72 h."
-    assert watched.documents() == {"door.md"} and load(config).index.exclude == ("/house/",)
+    assert watched.documents() == {"door.md"} and load(config).index.exclude == (f"{watched.docs}/house/",)
     watched.service.sweep()
     wait_for(lambda: not watched.service.is_working())
     assert watched.documents() == {"door.md"}, "the other process leaves it out, too"
@@ -240,7 +240,7 @@ def test_what_the_library_excludes_is_gone_from_answers_at_once_even_in_a_pause(
     excluded = changes.exclude(changes.exclusion(watched.docs / "house", watched.docs))
     assert watched.documents() == {"door.md"}
     assert "14 May" not in "".join(watched.run("ask", "--private", "When does the roofer come?")[1:])
-    assert excluded.sentence.startswith("“/house/” is excluded. Saved chats still hold answers from it: ")
+    assert "docs/house is excluded. Saved chats still hold answers from it: " in excluded.sentence
     assert excluded.undo is not None and excluded.undo().endswith("no longer excluded; its files are read again.")
     watched.service.pause(None)
     wait_for(lambda: watched.documents() == {"door.md", "roof.md"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def test_fit_knows_the_text_of_an_indexed_folder(place: Path, capsys: pytest.Cap
     characters = report["machine"]["text_characters"]  # type: ignore[index]
     assert 1000 < characters < 1400
     reader = next(model for model in report["models"] if model["name"] == "embedded")  # type: ignore[attr-defined]
+    assert 0 < reader["tokens_per_second"]["none"] < 100_000
     assert reader["suits"] and reader["folder_bytes"] == characters // 4 * 2560
     assert reported(capsys, "fit", "--folder", str(place / "other"))["machine"]["text_characters"] == 0  # type: ignore[index]
 
@@ -93,6 +95,18 @@ def test_few_heads_come_before_few_parameters_and_what_does_not_fit_last() -> No
     assert ranked[0].quantization == "none" and ranked[0].suits
     assert not ranked[1].fits_budget and not ranked[2].quantization and not ranked[3].suits
     assert rank([model("seven", 7e9, 4)], machine)[0].quantization == "nf4"
+
+
+def test_speed_follows_from_the_weights_that_a_token_reads() -> None:
+    plain = Shape("llama", 2 * 10**9, 10**8, 28, 4, 128, 32768, int8_rows_bytes=2 * 10**9)
+    experts = replace(plain, dense=False, int8_rows_bytes=0)
+    models = [Installed(name, "hub", None, 0, "safetensors", each) for name, each in (("a", plain), ("b", experts))]
+    rates = {"small": 9e9, "none": 2e9, "int8": 8.88e9}
+    machine = Machine(0, 0, 64 << 30, 20 << 30, 0, multiplies_int8=True, weights_per_second=rates)
+    speeds = {each.model.name: each.tokens_per_second for each in rank(models, machine)}
+    assert speeds == {"a": {"none": 1.0, "int8": 4.4}, "b": {}}
+    card = replace(machine, gpu_bytes=8 << 30, gpu_free_bytes=8 << 30, weights_per_second={"nf4": 2e11})
+    assert rank(models[:1], card)[0].tokens_per_second == {"nf4": 100.0}
 
 
 def test_use_writes_the_choice_and_keeps_comments(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

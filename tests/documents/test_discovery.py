@@ -14,6 +14,7 @@ import pytest
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, examine, walk
+from desk_rag.documents.ignore_rules import pattern_of
 from desk_rag.errors import ConfigError, UnreadableDocument
 
 SETTINGS = IndexSettings()
@@ -103,6 +104,44 @@ def test_deskragignore_outranks_gitignore_and_exclude_outranks_both(tmp_path: Pa
 
 
 @pytest.mark.timeout(20)
+@pytest.mark.parametrize("pattern", ["{root}/private/", "~/docs/private/", "{root}/priv*/", "{link}/private/"])
+def test_a_pattern_with_a_path_in_full_is_about_that_path_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    root, link = tmp_path / "docs", tmp_path / "link"
+    link.symlink_to(root)
+    for folder in ("private", "work/private", "docs/private"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "a.txt").write_text("x")
+    settings = IndexSettings(exclude=(pattern.format(root=root, link=link),))
+    start = link if "{link}" in pattern else root
+    left_out = [str(each.path.relative_to(start)) for each in walk(start, settings) if isinstance(each, LeftOut)]
+    assert left_out == ["private"]
+    assert isinstance(examine(start, start / "private" / "a.txt", settings), LeftOut)
+    assert isinstance(examine(start, start / "work" / "private" / "a.txt", settings), FoundFile)
+
+
+def test_a_pattern_with_a_path_in_full_brings_back_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    for place in (tmp_path, tmp_path / "keys"):
+        (place / "passwords.txt").write_text("x")
+    settings = IndexSettings(exclude=(f"!{tmp_path}/passwords.txt",))
+    assert [each.path for each in walk(tmp_path, settings) if isinstance(each, FoundFile)] == [
+        tmp_path / "passwords.txt"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a [b] #!?*.txt", "new\nline.txt", "space "])
+def test_the_pattern_of_a_path_leaves_out_that_path(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "odd [name]"
+    root.mkdir()
+    (root / name).write_text("x")
+    (root / "other.txt").write_text("x")
+    settings = IndexSettings(exclude=(pattern_of(root / name, is_folder=False),))
+    assert [each.path.name for each in walk(root, settings) if isinstance(each, FoundFile)] == ["other.txt"]
+
+
 def test_hostile_ignore_files_cost_little_and_are_named(tmp_path: Path) -> None:
     put(tmp_path, "a" * 200 + ".txt", "ok.md", "big/x.md", "odd/y.md")
     (tmp_path / ".deskragignore").write_text("a*a*a*a*a*a*a*a*a*a*b\n" + "(" * 5000 + "\n[z-a\n***\x00\n!\n/\n\\\n")

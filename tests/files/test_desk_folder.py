@@ -76,4 +76,4 @@ def test_a_question_about_an_unread_file_says_so(engine: AnswerEngine) -> None:
     (finished,) = (
         event for event in ask(engine, Request("What is in the scanned letter?")) if isinstance(event, Finished)
     )
-    assert any("scanned-letter.pdf was not read: has no text layer" in notice for notice in finished.answer.notices)
+    assert any("scanned-letter.pdf was not read: it has no text layer" in notice for notice in finished.answer.notices)

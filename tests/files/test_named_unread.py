@@ -41,7 +41,7 @@ def named(store: Store, question: str, *, by_kind: bool = True, under: Path = _D
 
 def test_a_named_file_is_said_to_be_unread_with_its_reason(store: Store) -> None:
     (sentence,) = named(store, "What is the total in boiler-invoice.pdf?", by_kind=False)
-    assert sentence == f"boiler-invoice.pdf was not read: {_SCAN}"
+    assert sentence == f"boiler-invoice.pdf was not read: it {_SCAN}"
     assert named(store, "What does the boiler invoice say?") == [sentence], "its words name it too"
     (old,) = named(store, "Who signed lease.doc?")
     assert old.startswith("lease.doc was not read: an old Office") and ".docx" in old
@@ -68,7 +68,7 @@ def test_files_outside_the_asked_folders_are_not_named(store: Store) -> None:
 
 
 def test_an_unread_file_after_an_at_sign_is_no_unknown_name(store: Store) -> None:
-    with pytest.raises(scope.UnknownName, match="boiler-invoice.pdf was not read: has no text layer"):
+    with pytest.raises(scope.UnknownName, match="boiler-invoice.pdf was not read: it has no text layer"):
         among_indexed("@boiler-invoice.pdf what is the total?", store, [])
     with pytest.raises(scope.UnknownName, match="is called"):
         among_indexed("@nowhere.pdf what is the total?", store, [])

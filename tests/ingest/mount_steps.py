@@ -1,15 +1,18 @@
 """What happens to drives mounted inside an indexed folder, with real mounts: run by `test_absent_mounts`.
 
-Each function is run as `python -m tests.ingest.mount_steps NAME PLACE` in a mount namespace of its own, so that nothing
-is mounted for anybody else and everything is unmounted when the process ends.
+`python -m tests.ingest.mount_steps` is started in a mount namespace of its own, so that nothing is mounted for anybody
+else and everything is unmounted when the process ends. It reads the name of a case and a place a line, and runs each in
+a fork with mounts of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 from desk_rag.documents.status import FileState
@@ -18,6 +21,8 @@ from desk_rag.store.presence import absent_folders
 from tests.ingest.absent_world import HOUR, World, absent, removed
 
 USB = "usb"
+_CLONE_NEWNS = 0x20000
+"""As in sched.h; `os.unshare` is newer than Python 3.11."""
 
 
 def mount(*words: str | Path) -> None:
@@ -230,5 +235,26 @@ CASES = {
     )
 }
 
+
+def _run(case: str, place: Path) -> int:
+    """Run a case in a fork and return its exit code; what it had to say is in the file `said` in its place."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        os.dup2(os.open(place / "said", os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), "no mounts of its own")
+        CASES[case](place)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    CASES[sys.argv[1]](Path(sys.argv[2]))
+    for line in sys.stdin:
+        name, _, directory = line.rstrip("\n").partition(" ")
+        print(_run(name, Path(directory)), flush=True)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+
+from desk_rag.model.embedded import threads
 
 _SCRIPT = """
 import desk_rag, os
@@ -50,3 +55,46 @@ def test_one_core_is_left_to_others_and_threads_spin_shortly() -> None:
 )
 def test_settings_and_the_environment_decide(threads: int, variables: dict[str, str], count: int, spins: str) -> None:
     assert _loaded(threads, **variables)[:2] == (count, spins)
+
+
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(threads, "_settled", [])
+    before = torch.get_num_threads()
+    threads.settle(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("rows", "parameters", "count"),
+    [(1, 30_000_000, 1), (64, 30_000_000, 1), (65, 30_000_000, 3), (1, 1_500_000_000, 3)],
+)
+@pytest.mark.usefixtures("three_threads")
+def test_one_thread_multiplies_few_rows_of_a_small_model(rows: int, parameters: int, count: int) -> None:
+    with threads.for_rows(rows, parameters):
+        assert torch.get_num_threads() == count
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_thread_that_began_with_one_uses_all_for_many_rows() -> None:
+    with threads.one(), ThreadPoolExecutor(1) as pool:
+        counts = pool.submit(_counts).result()
+    assert counts == (1, 3)
+
+
+def _counts() -> tuple[int, int]:
+    alone = torch.get_num_threads()
+    with threads.for_rows(1000, 30_000_000):
+        return alone, torch.get_num_threads()
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_helper_keeps_to_one_and_other_threads_to_theirs() -> None:
+    with ThreadPoolExecutor(1, initializer=threads.keep_to_one) as helper:
+        assert helper.submit(torch.get_num_threads).result() == 1
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(torch.get_num_threads).result() == 3
+        assert helper.submit(torch.get_num_threads).result() == 1
+    assert torch.get_num_threads() == 3

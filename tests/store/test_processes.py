@@ -28,39 +28,43 @@ from pathlib import Path
 from desk_rag.config import StoreSettings
 from desk_rag.errors import StoreLocked
 from desk_rag.store.store import Store
-root, start = Path(sys.argv[1]), float(sys.argv[2])
-while time.time() < start:
-    pass
-try:
-    store = Store.open(root, StoreSettings(reserve_gib=0), writer=True)
-except StoreLocked as error:
-    print("lost", error.message)
-else:
-    print("won", flush=True)
-    sys.stdin.readline()
-    store.close()
+print("ready", flush=True)
+for line in sys.stdin:
+    while time.time() < float(line):
+        pass
+    try:
+        store = Store.open(Path(sys.argv[1]), StoreSettings(reserve_gib=0), writer=True)
+    except StoreLocked as error:
+        print("lost", error.message, flush=True)
+    else:
+        print("won", flush=True)
+        sys.stdin.readline()
+        store.close()
+        print("closed", flush=True)
 """
 
 
 def test_of_two_racing_processes_one_is_the_writer(root: Path) -> None:
-    for _ in range(3):
-        start = str(time.time() + 1.0)
-        racers = [
-            subprocess.Popen(
-                [sys.executable, "-c", RACER, str(root), start],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(2)
-        ]
-        lines = [racer.stdout.readline().split(maxsplit=1) for racer in racers]  # type: ignore[union-attr]
+    command = [sys.executable, "-c", RACER, str(root)]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) for _ in range(2)
+    ]
+    says = [racer.stdout.readline for racer in racers]  # type: ignore[union-attr]
+    hears = [racer.stdin.write for racer in racers]  # type: ignore[union-attr]
+    assert [say() for say in says] == ["ready\n"] * 2
+    for _ in range(5):
+        start = f"{time.time() + 0.1}\n"
+        for hear in hears:
+            hear(start)
+        lines = [say().split(maxsplit=1) for say in says]
         assert sorted(line[0] for line in lines) == ["lost", "won"]
-        winner = racers[[line[0] for line in lines].index("won")]
-        assert f"process {winner.pid}" in next(line[1] for line in lines if line[0] == "lost")
-        for racer in racers:
-            racer.communicate("\n")
-        assert [racer.returncode for racer in racers] == [0, 0]
+        winner = [line[0] for line in lines].index("won")
+        assert f"process {racers[winner].pid}" in lines[1 - winner][1]
+        hears[winner]("\n")
+        assert says[winner]() == "closed\n"
+    for racer in racers:
+        racer.communicate()
+    assert [racer.returncode for racer in racers] == [0, 0]
 
 
 def test_second_writer_in_one_process_is_refused(root: Path, store: Store) -> None:

@@ -8,15 +8,18 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Static
 
-from desk_rag.answering.events import AnswerMode, AnswerText, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import READ_BY_WORDS, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, ModelNotFound, StoreError
 from desk_rag.ingest.events import RootAbsent, StageProgress
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.panels.choice import ChoiceScreen
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
+from desk_rag.tui.wording import as_text
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import (
     FOLDERS,
@@ -50,6 +53,22 @@ async def test_answer_shows_quote_text_and_timing(running: Run) -> None:
         assert text_of(app, ".words").startswith("The warranty ends on 14 March 2028 [1]")
         assert text_of(app, "TimingLine") == "first word 0.19 s · 3 of 4 chunks warm · 31 tok/s · cited 1"
         assert isinstance(app.focused, QuestionInput) and app.focused.text == ""
+
+
+async def test_a_list_names_each_document_once(running: Run) -> None:
+    text = "2 invoices that are not paid:\n[1] INV-1, “Status: open”: boiler.pdf p. 4\n[2] INV-2: mail.eml"
+    final = replace(answer(Q, text, citations=(QUOTE, replace(QUOTE, source_number=2))), model=READ_BY_WORDS)
+    assert final.is_list and not replace(final, model="other").is_list
+    script = [event for event in play(final, [text]) if not isinstance(event, Evidence)]
+    async with running(ScriptedBackend({Q: script})) as pilot:
+        app = pilot.app
+        assert isinstance(app, DeskRagApp)
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        view = app._chat.query_one(AnswerView)
+        assert "[2] INV-2: mail.eml" in text_of(app, ".words") and not view.query(".quote")
+        assert len(view.citations) == 2, "the source list marks them as cited"
+        assert as_text(final, FOLDERS).count("[1]") == 1
 
 
 async def test_the_share_that_was_recomputed_stands_below_the_answer(running: Run) -> None:
@@ -360,6 +379,13 @@ async def test_absent_folder_is_said_while_it_is_absent(running: Run) -> None:
         await until(pilot, lambda: "watching" in text_of(pilot.app, "#status"))
 
 
+async def test_the_footer_of_a_document_begins_with_the_way_back(running: Run) -> None:
+    async with running(ScriptedBackend()) as pilot:
+        pilot.app.push_screen(DocumentTextScreen("lease.md", "The rent is 1,150 euros."))
+        await until(pilot, lambda: "Back" in screen_text(pilot.app).splitlines()[-1])
+        await until(pilot, lambda: screen_text(pilot.app).splitlines()[-1].strip().startswith("esc Back"))
+
+
 async def test_missing_files_are_said_and_can_be_kept_or_removed(running: Run) -> None:
     missing = replace(WATCHING, missing=60, missing_seconds=70 * 3600.0)
     backend = ScriptedBackend(now=missing)
@@ -368,11 +394,17 @@ async def test_missing_files_are_said_and_can_be_kept_or_removed(running: Run) -
         assert isinstance(app, DeskRagApp)
         await until(pilot, lambda: "! 60 files gone, kept 3 days more" in text_of(app, "#status"))
         commands = {command.title: command.callback for command in app.get_system_commands(app.screen)}
-        commands["Keep documents whose files are gone"]()
+        assert "(^p: remove or keep)" in text_of(app, "#status")
+        (decide,) = (commands[title] for title in commands if "remove or keep" in title.lower())
+        decide()
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("k")
         await until(pilot, lambda: "60 documents kept in the index." in [one.message for one in app._notifications])
         await until(pilot, lambda: "gone" not in text_of(app, "#status"))
         backend.now = missing
-        commands["Remove documents whose files are gone"]()
+        decide()
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("r")
         await until(pilot, lambda: backend.decisions == [True, False])
 
 

@@ -37,8 +37,6 @@ class Exclusion:
     rule: str
     indexed: int
     """Documents that would leave the index; their caches are kept for a while."""
-    elsewhere: tuple[Path, ...] = ()
-    """Paths in the other indexed folders that the rule leaves out as well, because they are read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +62,13 @@ class LibraryChanges:
         is_folder = path.is_dir() or (store is not None and store.document(path) is None)
         now = with_rules(self._session.settings, self._rules())
         rule = rules_of_user.rule_for(path, root, now, is_folder=is_folder)
-        if store is None:
-            return Exclusion(path, rule, 0)
-        elsewhere = rules_of_user.elsewhere(path, root, self._session.folders, store)
-        return Exclusion(path, rule, store.listing.count(path).indexed, elsewhere)
+        return Exclusion(path, rule, 0 if store is None else store.listing.count(path).indexed)
 
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
-        now = self._set_rules((*self._rules(), exclusion.rule), excluded=(exclusion.path, *exclusion.elsewhere))
-        said = f"“{exclusion.rule}” is excluded{'' if now else self._later()}."
-        return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion.rule))
+        now = self._set_rules((*self._rules(), exclusion.rule), excluded=(exclusion.path,))
+        said = f"{shown_path(exclusion.path)} is excluded{'' if now else self._later()}."
+        return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion))
 
     def _still_quoted(self, path: Path) -> str:
         """Return a sentence on saved chats that quote what was excluded; '' if none does."""
@@ -83,9 +78,10 @@ class LibraryChanges:
             return ""
         return f" Saved chats still hold answers from it: `desk-rag purge {shown_path(path)}` deletes them, too."
 
-    def _allow(self, rule: str) -> str:
-        now = self._set_rules(self._rules(without=rule))
-        return f"“{rule}” is no longer excluded{'; its files are read again' if now else self._later()}."
+    def _allow(self, exclusion: Exclusion) -> str:
+        now = self._set_rules(self._rules(without=exclusion.rule))
+        outlook = "; its files are read again" if now else self._later()
+        return f"{shown_path(exclusion.path)} is no longer excluded{outlook}."
 
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
         return rules_in(self._session.file, without=without)
@@ -189,9 +185,9 @@ class LibraryChanges:
         if indexing is not None:
             indexing.resume(after, left)
         what = f"{plural(report.documents, 'document')} of {path.name}"
-        also = _also_left_out(exclusion)
+        also = ""
         if elsewhere and exclusion is None:
-            also += f" The desk-rag that indexes leaves {path.name} out until it ends."
+            also = f" The desk-rag that indexes leaves {path.name} out until it ends."
         if keep_caches:
             hours = before.index.deletion_grace_hours
             undo = partial(
@@ -260,13 +256,6 @@ class LibraryChanges:
         if store is None:
             raise StoreError("Nothing is indexed yet.", remedy="Choose a folder first.")
         return store
-
-
-def _also_left_out(exclusion: Exclusion | None) -> str:
-    """Return a sentence on what a rule leaves out besides; '' if there is nothing."""
-    if exclusion is None or not exclusion.elsewhere:
-        return ""
-    return f" The rule leaves out {', '.join(map(str, exclusion.elsewhere))} as well."
 
 
 def _without(folders: tuple[Path, ...], path: Path) -> tuple[Path, ...]:

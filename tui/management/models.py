@@ -60,11 +60,12 @@ class ModelsView:
     def report(self) -> ModelsReport:
         """Return every model, in the order in which they suit."""
         from desk_rag.model.library import fit, installed
-        from desk_rag.model.library.machine import measure
+        from desk_rag.model.library.machine import measure, with_rates
         from desk_rag.model.loading import quiet_libraries
 
         quiet_libraries()
-        machine = measure(self._session.settings, self._characters())
+        settings = self._session.settings
+        machine = with_rates(measure(settings, self._characters()), settings)
         models = installed.everything()
         if all(model.name != self._session.settings.model.name for model in models):
             models += self._named(self._session.settings.model.name)
@@ -152,6 +153,9 @@ class ModelsView:
             facts.append(f"{gib(each.folder_bytes)} of disk for this text")
         else:
             facts.append(f"{each.kv_bytes_per_token / 1024:.0f} KiB of disk per token")
+        speeds = each.tokens_per_second
+        if speed := speeds.get(each.quantization or "none", max(speeds.values(), default=0.0)):
+            facts.append(f"about {speed:g} tokens per second")
         facts += [f"licence: {model.license}"] if model.license else []
         return ModelRow(
             model.name, model.source, each.suits, _verdict(each), " · ".join(facts), each.quantization or "none",

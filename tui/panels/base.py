@@ -14,9 +14,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from desk_rag.errors import DeskRagError
+from desk_rag.tui.keys.footer import KeyFooter
 from desk_rag.tui.keys.jump import JumpTarget
 from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.management.session import Session
@@ -48,7 +49,7 @@ class PanelScreen(Screen[None]):
             yield Static(Content.assemble((" desk-rag", "bold"), "  ", self.NAME), markup=False)
             yield Static("", id="title-right", markup=False)
         yield from self.compose_body()
-        yield Footer(compact=True)
+        yield KeyFooter(compact=True)
 
     def compose_body(self) -> ComposeResult:
         """Yield the widgets between title and footer."""

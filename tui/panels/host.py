@@ -17,6 +17,7 @@ from desk_rag.errors import DeskRagError
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.keys.keymap import KeyMap, checked
+from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.panels.registry import PANELS, panel_commands
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.source_opening import SourceOpening
@@ -239,6 +240,18 @@ class PanelHost(SourceOpening):
         except Exception as error:
             _LOG.exception("no decision")
             self.call_from_thread(self.complain, error)
+
+    def action_decide_gone(self) -> None:
+        """Ask whether documents whose files are gone leave the index now or stay in it."""
+
+        def answered(name: str | None) -> None:
+            if name is not None:
+                self.decide_deletions(keep=name == "keep")
+
+        text = "Answers quote them until then, and say that the files are gone. F3 shows which they are, and where."
+        remove = Choice("remove", "r", "Remove them from the index now")
+        choices = (Choice("keep", "k", "Keep them in the index"), remove)
+        self.push_screen(ChoiceScreen("Files that are gone", text, choices), answered)
 
     def action_pause_or_resume(self) -> None:
         """Pause background work for an hour, or let it go on."""

@@ -277,11 +277,9 @@ class LibraryScreen(ListScreen):
         self.in_thread(job, self._exclusion_came, group="change")
 
     def _exclusion_came(self, exclusion: Exclusion) -> None:
-        also = ", ".join(home_path(path) for path in exclusion.elsewhere)
         text = (
-            f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
+            f"A rule for {home_path(exclusion.path)} is added to `exclude` in {home_path(self.session.file.path)}. "
             f"{count(exclusion.indexed, 'document')} will leave the index; the files themselves stay as they are. "
-            + (f"It holds in every indexed folder, so {also} leaves the index, too. " if also else "")
             + "This can be undone; caches are kept for a while."
         )
         choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))

@@ -17,7 +17,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Footer, Input, Static, Tab, Tabs
+from textual.widgets import Input, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
 from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
@@ -27,6 +27,7 @@ from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.keys.bindings import bound
+from desk_rag.tui.keys.footer import FOOTER_CELLS, KeyFooter
 from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import NO_FOLDER, nothing_to_ask
@@ -38,9 +39,6 @@ from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.widgets.welcome import welcome
 from desk_rag.tui.wording import notice, other_model, safe, said_of
-
-_FOOTER_CELLS = 96
-"""Width that all keys of the footer need; in a narrower one the palette's key would cover others."""
 
 
 class _Job(NamedTuple):
@@ -89,7 +87,7 @@ class ChatScreen(ConversationScreen):
         yield NamePicker()
         yield QuestionInput()
         yield IndexStatus()
-        yield Footer(compact=True)
+        yield KeyFooter(compact=True)
 
     def on_mount(self) -> None:
         self.query_one(Tabs).can_focus = False
@@ -98,7 +96,7 @@ class ChatScreen(ConversationScreen):
         self.query_one(QuestionInput).focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.set_class(event.size.width < _FOOTER_CELLS, "-tight")
+        self.set_class(event.size.width < FOOTER_CELLS, "-tight")
 
     def take_input(self, event: events.Event) -> None:
         """Give the prompt the focus before what is typed or pasted is delivered, so that it arrives there in order."""

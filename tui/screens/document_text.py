@@ -8,12 +8,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Footer, Static, TextArea
+from textual.widgets import Static, TextArea
 from textual.widgets.text_area import Selection
 
 from desk_rag.answering.events import Source
 from desk_rag.documents.chunking import Chunk
 from desk_rag.sanitize import clean
+from desk_rag.tui.keys.footer import KeyFooter
 from desk_rag.tui.wording import safe
 
 _LAYOUT_SECONDS = 0.02
@@ -37,8 +38,11 @@ class DocumentTextScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(safe(self._title, "bold", single_line=True), id="document-title", markup=False)
-        yield TextArea("", id="document", read_only=True, soft_wrap=True, show_cursor=False, compact=True)
-        yield Footer(compact=True)
+        area = TextArea("", id="document", read_only=True, soft_wrap=True, show_cursor=False, compact=True)
+        for key in ("f6", "f7"):  # keys of the app, which would stand first in the footer
+            area._bindings.key_to_bindings.pop(key, None)
+        yield area
+        yield KeyFooter(compact=True)
 
     def on_mount(self) -> None:
         area = self.query_one(TextArea)

@@ -23,7 +23,8 @@ from desk_rag.tui.wording import safe
 if TYPE_CHECKING:
     from textual.widgets import Markdown
 
-_CHIP = re.compile(r"\[(\d{1,2})\]")
+_CHIP = re.compile(r"\[(\d{1,3})\]")
+_LIST_LINE = re.compile(r"^\[\d{1,3}\] ", re.MULTILINE)
 _SCHEME = "source:"
 
 
@@ -62,7 +63,8 @@ class AnswerText(Vertical):
         if self._plain is not None:
             self._plain.update(with_chips(content, numbers))
         elif self._markdown is not None:
-            source = _CHIP.sub(lambda match: _link(match, numbers), self.text)
+            lines = self.text.replace("\n", "  \n") if _LIST_LINE.search(self.text) else self.text  # lines stay apart
+            source = _CHIP.sub(lambda match: _link(match, numbers), lines)
             if self._source and source.startswith(self._source):
                 self._markdown.append(source[len(self._source) :])
             else:

@@ -302,6 +302,8 @@ class AnswerView(Vertical):
         self.answer = answer
         self.sources = answer.sources
         self._show_asked(answer.asked_as)
+        if answer.is_list:
+            self.citations = list(answer.citations)
         for citation in answer.citations[len(self.citations) :]:
             self._cite(citation)
         self._sentences = list(answer.sentences)

@@ -28,20 +28,20 @@ def leans(body: str) -> bool:
     return any(_kind(body, match) for match in v.WORD.finditer(body))
 
 
-def fill_in(body: str, talk: Talk) -> str:
-    """Replace the leaning pronouns of `body` by what they stand for in the last turn."""
+def fill_in(body: str, talk: Talk, *, only_people: bool = False) -> str:
+    """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn."""
     pieces: list[str] = []
     done = 0
     for match in v.WORD.finditer(body):
         kind = _kind(body, match)
-        if not kind or match.start() < done:
+        if not kind or match.start() < done or (only_people and not kind.startswith("person")):
             continue
         replacement, end = _replacement(kind, body, match, talk)
         if replacement:
             pieces += [body[done : match.start()], replacement]
             done = end
     filled = "".join([*pieces, body[done:]])
-    return attach(filled, talk) if not pieces else filled
+    return attach(filled, talk) if not pieces and not only_people else filled
 
 
 def attach(body: str, talk: Talk) -> str:

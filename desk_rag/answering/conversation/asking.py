@@ -15,6 +15,7 @@ from desk_rag.answering.conversation import small_talk, vocabulary
 from desk_rag.answering.conversation.follow_up import stand_alone
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
+from desk_rag.answering.questions.narrowing import named_files
 from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.ingest import unread
 from desk_rag.sanitize import clean
@@ -68,7 +69,9 @@ def understand(request: Request, store: Store) -> Understood:
         return Understood(scope.question, "", scope.paths, request.limit)
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
     last = earlier[-1] if earlier else None
-    asked = request.asked_as or stand_alone(scope.question, earlier, _quoted_stems(earlier, store))
+    names_file = scope.named or bool(named_files(store, scope.question, scope.paths).indexed)
+    quoted_stems = _quoted_stems(earlier, store)
+    asked = request.asked_as or stand_alone(scope.question, earlier, quoted_stems, names_file=names_file)
     rewritten = asked if asked != scope.question else ""
     if scope.named:
         return Understood(asked, rewritten, scope.paths, scope.paths)
@@ -92,7 +95,11 @@ def answer(
     for event in events:
         if isinstance(event, Finished):
             by_kind = not event.answer.found
-            named = unread.named_in(understood.asked, engine.store, understood.under, by_kind=by_kind)
+            named = [
+                sentence
+                for sentence in unread.named_in(understood.asked, engine.store, understood.under, by_kind=by_kind)
+                if sentence not in event.answer.text  # which may be nothing but this
+            ]
             event = Finished(
                 replace(
                     event.answer,

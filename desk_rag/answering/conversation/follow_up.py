@@ -21,11 +21,14 @@ _MOST_THIN = 3
 """Content words up to which a question without names may lean on the last one."""
 
 
-def stand_alone(question: str, turns: Sequence[Turn], quoted_stems: frozenset[str] = frozenset()) -> str:
+def stand_alone(
+    question: str, turns: Sequence[Turn], quoted_stems: frozenset[str] = frozenset(), *, names_file: bool = False
+) -> str:
     """Return the question with what it leans on filled in.
 
     `quoted_stems` holds the stems of the words of the documents quoted last: a short question without pronouns leans on
-    the last one only if it uses some of these words.
+    the last one only if it uses some of these words. In a whole question that names its file only 'he' and 'her' are
+    filled in: the file is what it is about.
     """
     plain = question.strip()
     if not turns or not plain:
@@ -34,9 +37,13 @@ def stand_alone(question: str, turns: Sequence[Turn], quoted_stems: frozenset[st
     body = _CONNECTIVE.sub("", plain)
     joined = body != plain
     about = _ABOUT.sub("", body)
+    is_part = about != body or ellipsis.is_fragment(body, joined=joined)
+    if names_file and not is_part:
+        filled = antecedents.fill_in(body, talk, only_people=True)
+        return question if filled == body else _sentence(filled, question)
     if carried_over := of_list(_bare(about), talk.asked):
         return _sentence(carried_over, question)
-    if about != body or ellipsis.is_fragment(body, joined=joined):
+    if is_part:
         return _sentence(ellipsis.complete(_bare(about), talk), question)
     if antecedents.leans(body):
         return _sentence(antecedents.fill_in(body, talk), question)

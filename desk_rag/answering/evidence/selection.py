@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -207,8 +207,16 @@ class EvidenceSelector:
         occurrences = self._best_occurrences(question, places, sentences)
         decoder, start = TrieDecoder(pending.run, self._config.lookahead, self._prompt.stop_ids), pending.position
         candidates = [Candidate(sentence.ids, self._sentence_bonus(occurrences[sentence])) for sentence in sentences]
-        quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
-        (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
+        by_ids = {sentence.ids: sentence for sentence in sentences}
+
+        def likely_answer(candidate: Candidate) -> Sequence[int]:
+            sentence = by_ids[candidate.ids]
+            room = max_tokens - len(candidate.ids)
+            answers = self._answer_candidates(question, sentence, occurrences[sentence], room)
+            return max(answers, key=lambda answer: answer.bonus).ids if answers else ()
+
+        quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start, cache(likely_answer))
+        chosen = by_ids[quote.token_ids]
         answers = self._short_answers(question, quote, chosen, occurrences[chosen], max_tokens)
         append_answer = partial(_append_answer, decoder, quote, answers, start)
         return SelectedQuote(quote, append_answer, is_answered=bool(answers))
@@ -217,9 +225,16 @@ class EvidenceSelector:
         self, question: str, quote: Decoded, sentence: _Sentence, occurrence: _Occurrence, max_tokens: int
     ) -> list[Candidate]:
         """The short answers that may follow a quote; none if the reader would rather end there."""
-        if not sentence.is_whole or int(quote.logits.argmax()) in self._prompt.stop_ids:
+        if int(quote.logits.argmax()) in self._prompt.stop_ids:
             return []
-        room = max_tokens - len(quote.token_ids)
+        return self._answer_candidates(question, sentence, occurrence, max_tokens - len(quote.token_ids))
+
+    def _answer_candidates(
+        self, question: str, sentence: _Sentence, occurrence: _Occurrence, room: int
+    ) -> list[Candidate]:
+        """The short answers in a sentence, of at most `room` tokens; none if only its beginning is quoted."""
+        if not sentence.is_whole:
+            return []
         candidates_by_ids: dict[tuple[int, ...], Candidate] = {}
         begin, end = occurrence.begin, occurrence.end
         preference = ValuePreference(question, sentence.text)
@@ -311,6 +326,7 @@ class EvidenceDecoding:
 def _append_answer(decoder: TrieDecoder, quote: Decoded, answers: Sequence[Candidate], start: int) -> Decoded | None:
     """See `SelectedQuote.append_answer`."""
     if not answers:
+        decoder.drop_from(start + len(quote.token_ids))
         return None
     answer = decoder.decode_best(answers, log_probabilities(quote.logits), start + len(quote.token_ids))
     return Decoded((*quote.token_ids, *answer.token_ids), answer.logits)

@@ -29,6 +29,8 @@ from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW
 from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter, linear_layers
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
+from desk_rag.model.embedded import threads
+from desk_rag.model.embedded.bert_bf16 import Bf16Bert
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import Embedder
@@ -37,6 +39,8 @@ FILE = "pointer.safetensors"
 """File name of the adapter."""
 _OVERLAP = 48
 """Word pieces shared by consecutive windows of a long chunk: more than the longest span."""
+_TILE = 16
+"""Rows are filled up to a multiple of this on a CPU, whose attention takes up to twice as long over other lengths."""
 _KEPT = 64
 """Chunks whose scores are remembered, about 16 MB: selection and verification of one answer use the same ones."""
 
@@ -117,8 +121,8 @@ class SpanScorerLike(Protocol):
 class SpanScorer:
     """A loaded span scorer. Safe to share between threads.
 
-    `read_ahead` begins with the last chunk on a thread of its own and `read` with the first; each takes what the other
-    has not begun.
+    `read_ahead` begins with the last chunk on threads of its own and `read` with the first; each takes what the others
+    have not begun. A chunk is read by one thread: several finish no sooner than as many chunks at a time.
     """
 
     def __init__(
@@ -132,24 +136,30 @@ class SpanScorer:
         self._kept: OrderedDict[tuple[str, str], Future[SpanScores]] = OrderedDict()
         self._lock = threading.Lock()
         """Guards the cache; not held during a forward pass."""
-        self._ahead = ThreadPoolExecutor(1, "span-scorer")
         self._on_cpu = next(net.parameters()).device.type == "cpu"
+        self._ahead: ThreadPoolExecutor | None = None
+        if self._on_cpu and (os.cpu_count() or 1) > 1:
+            self._ahead = ThreadPoolExecutor(max(1, threads.most() - 1), "span-scorer", threads.keep_to_one)
 
     def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
         """Score the spans of each text; recent results are remembered."""
+        if len(texts) > 1:
+            self.read_ahead(question, texts[1:])
         question_ids = self._ids(question)[:LONGEST_QUESTION]
-        return [future.result() for future in [self._begun(question, question_ids, text) for text in texts]]
+        with threads.one() if self._on_cpu else nullcontext():
+            return [future.result() for future in [self._begun(question, question_ids, text) for text in texts]]
 
     def read_ahead(self, question: str, texts: Sequence[str]) -> None:
         """Begin to score texts that `read` will be asked for, where another core has nothing to do."""
-        if self._on_cpu and torch.get_num_threads() == 1 and (os.cpu_count() or 1) > 1:
+        if self._ahead is not None:
             question_ids = self._ids(question)[:LONGEST_QUESTION]
             for text in reversed(texts):
                 self._ahead.submit(self._begun, question, question_ids, text)
 
     def close(self) -> None:
-        """End the thread."""
-        self._ahead.shutdown(cancel_futures=True)
+        """End the threads."""
+        if self._ahead is not None:
+            self._ahead.shutdown(cancel_futures=True)
 
     def forget(self) -> None:
         """Drop remembered scores (for measurements)."""
@@ -200,10 +210,12 @@ class SpanScorer:
     @torch.inference_mode()
     def _scores(self, pair: QuestionChunkPair) -> Tensor:
         device = self._net.head.ends.weight.device
-        batch = build_batch([pair], self._special_id("[CLS]"), self._special_id("[SEP]"), pair.length)
+        width = -(-pair.length // _TILE) * _TILE if self._on_cpu else pair.length
+        batch = build_batch([pair], self._special_id("[CLS]"), self._special_id("[SEP]"), width)
         with self._precision():
             scores: Tensor = self._net(batch.map(lambda tensor: tensor.to(device)))
-        return scores[0, pair.start : -1, pair.start : -1].cpu()
+        inside = slice(pair.start, pair.length - 1)
+        return scores[0, inside, inside].cpu()
 
 
 def _reason(error: Exception) -> str:
@@ -232,7 +244,10 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
         net = SpanModel(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         apply_adapter(net, load_file(file, device=str(bert.device)))
-        if embedder.computes_in_half:  # what autocast would do before every product
+        precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
+        if embedder.computes_in_half and bert.device.type == "cpu":
+            net.bert, precision = Bf16Bert(net.bert), nullcontext
+        elif embedder.computes_in_half:  # what autocast would do before every product
             for linear in linear_layers(net.bert).values():
                 linear.to(torch.bfloat16)
     except torch.OutOfMemoryError as error:
@@ -248,6 +263,4 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
     tokenizer = Tokenizer.from_str(tokenizer_json)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    net.bert.encoder.requires_grad_(False)
-    net.head.requires_grad_(False)
-    return SpanScorer(net.eval(), tokenizer, fingerprint, embedder.autocast)
+    return SpanScorer(net.eval().requires_grad_(False), tokenizer, fingerprint, precision)

@@ -1,13 +1,16 @@
 """Decode one of several given texts: constrained decoding over their prefix tree.
 
 At every fork a child scores its token's log-probability plus the largest bonus of any text below it. Where two children
-are close, the model first reads a few tokens into each. Stretches without a fork take a single forward pass, so forty
-tokens cost about three passes instead of forty.
+are close, the model first reads a few tokens into each.
+
+The text with the largest bonus is read as a whole in one pass, because thirty tokens take little longer than one, and
+its logits decide the forks along it. Only where another child wins, what was read behind the fork is dropped and the
+best text below that child is read. So most texts take a single pass, and the choice is that of reading fork by fork.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,30 +49,100 @@ class Decoded:
     """[vocab] after the last token in the cache, up to a constant; valid until the next pass."""
 
 
+class _ReadAhead:
+    """Tokens that are in the cache before they are chosen, with the logits behind each of them."""
+
+    def __init__(self, run: Pass) -> None:
+        self._run, self._start, self._ids = run, 0, tuple[int, ...]()
+        self._logits = torch.empty(0)
+
+    def logits(self, ids: Sequence[int], position: int) -> torch.Tensor | None:
+        """Logits [N, vocab] behind each of these tokens; None if they are not in the cache from this position on."""
+        first = position - self._start
+        stop = first + len(ids)
+        return self._logits[first:stop] if first >= 0 and self._ids[first:stop] == tuple(ids) else None
+
+    def read(self, ids: Sequence[int], position: int) -> torch.Tensor:
+        """Read these tokens into the cache from this position on, in place of all that lies there."""
+        self.drop_from(position)
+        self._start, self._ids = position, tuple(ids)
+        self._logits = self._run.forward_all(ids, position)
+        return self._logits
+
+    def read_chosen(self, ids: Sequence[int], position: int) -> torch.Tensor:
+        """Read tokens that are chosen already, in place of what was read ahead; logits [vocab] behind the last."""
+        self.drop_from(position)
+        self._ids = ()
+        return self._run.forward(ids, position)
+
+    def drop_from(self, position: int) -> None:
+        """Drop what was read ahead from this position on."""
+        kept = max(0, position - self._start)
+        if self._ids[kept:]:
+            self._run.rewind(len(self._ids) - kept)
+            self._ids, self._logits = self._ids[:kept], self._logits[:kept]
+
+
 class TrieDecoder:
     """Decodes candidates with one model pass; `stop_ids` end an answer."""
 
     def __init__(self, run: Pass, lookahead: LookaheadConfig, stop_ids: Collection[int]) -> None:
         self._run, self._lookahead, self._stop_ids = run, lookahead, stop_ids
+        self._ahead = _ReadAhead(run)
 
-    def decode_best(self, candidates: Sequence[Candidate], log_probs: torch.Tensor, start: int) -> Decoded:
+    def decode_best(
+        self,
+        candidates: Sequence[Candidate],
+        log_probs: torch.Tensor,
+        start: int,
+        follow: Callable[[Candidate], Sequence[int]] = lambda _: (),
+    ) -> Decoded:
         """Write the best of `candidates` into the cache from position `start` on.
 
-        `log_probs` are the log-probabilities [vocab] of the first token, on the host.
+        `log_probs` are the log-probabilities [vocab] of the first token, on the host. `follow` returns tokens that are
+        expected behind a candidate: they may be read with it, and stay in the cache until the next call or `drop_from`.
         """
         remaining, depth = tuple(candidates), 0
         while True:
             remaining = self._below_best_child(remaining, depth, log_probs, start)
             end = _common_length(remaining, depth + 1)
-            shared_ids = remaining[0].ids[depth:end]
-            ids_to_read = shared_ids[:-1] if shared_ids[-1] in self._stop_ids else shared_ids
-            logits = self._run.forward(ids_to_read, start + depth) if ids_to_read else log_probs
+            ids_to_read = self._readable(remaining[0].ids[depth:end])
+            logits = self._read(remaining, depth, ids_to_read, start, follow) if ids_to_read else log_probs
             # A candidate that is a prefix of others wins here only if its bonus is the largest.
             complete = next((candidate for candidate in remaining if len(candidate.ids) == end), None)
             longer = tuple(candidate for candidate in remaining if len(candidate.ids) > end)
             if complete is not None and all(complete.bonus > candidate.bonus for candidate in longer):
+                position, behind = start + len(self._readable(complete.ids)), self._readable(follow(complete))
+                if not behind or self._ahead.logits(behind, position) is None:
+                    self._ahead.drop_from(position)
                 return Decoded(complete.ids, logits)
             remaining, depth, log_probs = longer, end, log_probabilities(logits)
+
+    def drop_from(self, position: int) -> None:
+        """Drop what was read ahead from this position on."""
+        self._ahead.drop_from(position)
+
+    def _readable(self, ids: Sequence[int]) -> Sequence[int]:
+        return ids[:-1] if ids and ids[-1] in self._stop_ids else ids
+
+    def _read(
+        self,
+        remaining: Sequence[Candidate],
+        depth: int,
+        ids: Sequence[int],
+        start: int,
+        follow: Callable[[Candidate], Sequence[int]],
+    ) -> torch.Tensor:
+        """Logits [vocab] behind `ids`, which all of `remaining` have from `depth` on; the first has the best bonus."""
+        position = start + depth
+        logits = self._ahead.logits(ids, position)
+        if logits is None:
+            best = remaining[0]
+            expected = self._readable([*best.ids[depth:], *self._readable(follow(best))])
+            if not self._run.reads_at_once or len(expected) == len(ids):
+                return self._ahead.read_chosen(ids, position)
+            logits = self._ahead.read(expected, position)[: len(ids)]
+        return logits[-1]
 
     def _below_best_child(
         self, candidates: Sequence[Candidate], depth: int, log_probs: torch.Tensor, start: int
@@ -99,8 +172,11 @@ class TrieDecoder:
         ahead_ids = candidate.ids[depth + 1 : depth + 1 + self._lookahead.num_tokens]
         if not ahead_ids:
             return 0.0
-        logits = self._run.forward_all(candidate.ids[depth : depth + len(ahead_ids)], start + depth)
-        self._run.rewind(len(ahead_ids))
+        ids, position = candidate.ids[depth : depth + len(ahead_ids)], start + depth
+        logits = self._ahead.logits(ids, position)
+        if logits is None:
+            logits = self._ahead.read(ids, position)
+            self._ahead.drop_from(position)
         log_probs = logits.float().log_softmax(-1)
         return float(log_probs.gather(-1, torch.tensor(ahead_ids, device=log_probs.device)[:, None]).sum())
 

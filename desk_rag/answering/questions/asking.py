@@ -297,7 +297,7 @@ def _with_unmet(event: Finished) -> Finished:
     missing = [asked for asked, *of_all in zip(requirements.asked, *fits, strict=True) if min(of_all) > Fit.NEARBY]
     if not missing:
         return event
-    notice = f"No passage that was read has “{'”, “'.join(missing)}”"
+    notice = f"None of the passages nearest to the question has “{'”, “'.join(missing)}”"
     return Finished(replace(done, notices=(*done.notices, notice)))
 
 

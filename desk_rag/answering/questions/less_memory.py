@@ -71,7 +71,7 @@ def _with_notice(event: Finished, best: _Best) -> Finished:
         return event
     notice = (
         f"Memory was too short for all passages: the best {best.taken} of {best.available} were read. Close other "
-        "programs, or choose a smaller model or --quantization nf4 (`desk-rag models fit`)."
+        "programs, or choose a smaller model, or quantised weights (`desk-rag models fit`)."
     )
     return Finished(replace(event.answer, notices=(*event.answer.notices, notice)))
 

@@ -159,5 +159,7 @@ def _sentences(store: Store, mail: _Mail, most: int) -> list[Row]:
         of_mail = [header for header in headers(place_of_passage(passage))]
         if of_mail and mail.header.begin not in [header.begin for header in of_mail]:
             continue
-        rows += [row for row in summary.sentences_of([passage], _FEWEST_WORDS) if not row.text.startswith("From: ")]
+        rows += [
+            row for row in summary.sentences_of([passage], _FEWEST_WORDS, own=True) if not row.text.startswith("From: ")
+        ]
     return rows[:most]

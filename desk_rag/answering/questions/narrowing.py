@@ -12,6 +12,7 @@ from desk_rag.answering.questions.folder.reading.naming import mentioned, sugges
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import FileState
+from desk_rag.ingest import unread
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -72,7 +73,7 @@ def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFile
         named = [row for row in rows if row.path.name.casefold() == name.casefold()]
         known += [row.path for row in named if row.state is FileState.INDEXED]
         if named and not any(row.state is FileState.INDEXED for row in named):
-            faults.append(f"{name} was not read: {_reason(named[0])}")
+            faults.append(unread.said_of(named[0].path, named[0].reason))
         elif not named and not _is_mentioned(store, name, under):
             near = suggestions(name, (row.path.name for row in rows))
             hint = f"; did you mean {' or '.join(sorted(near))}?" if near else "."
@@ -94,13 +95,6 @@ def without_file_names(question: str, files: Sequence[Path] = ()) -> str:
         question = re.sub(before + r"[\"“]?" + re.escape(path.name) + r"[\"”]?", " ", question, flags=re.I)
     plain = re.sub(before + _FILE_NAME.pattern, " ", question, flags=re.I)
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
-
-
-def _reason(row: DocumentRow) -> str:
-    """Why a file was not read, as the end of a sentence."""
-    reason = row.reason.replace(f"{row.path} ", "it ") or "it has not been looked at yet"
-    reason = f"it is {reason}" if reason.startswith("not ") else reason
-    return reason if reason.endswith(".") else f"{reason}."
 
 
 def _is_mentioned(store: Store, name: str, under: Sequence[Path]) -> bool:

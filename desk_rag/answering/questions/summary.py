@@ -25,7 +25,7 @@ from desk_rag.answering.questions.whole_folder import finish, not_readable, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, coverage
-from desk_rag.documents.sentences import quotable
+from desk_rag.documents.sentences import is_quoted, quotable
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ def answer(
 def _lines(citations: Sequence[Citation], titles: Mapping[Path, str], *, of_folder: bool) -> Iterator[str]:
     """The quotes, in a folder each after the name of its file, and its title if that says something else."""
     for citation in citations:
-        name = f"{citation.path.name}: " if of_folder else ""
+        name = f"[{citation.source_number}] {citation.path.name}: " if of_folder else ""
         title = titles.get(citation.path, "")
         if name and title and not content_stems(title) <= content_stems(citation.path.stem):
-            name = f"{citation.path.name}, “{title}”: "
+            name = f"[{citation.source_number}] {citation.path.name}, “{title}”: "
         yield name + " ".join(citation.quote.split())
 
 
@@ -151,13 +151,18 @@ def best_about(embedder: EmbedderLike, subject: str, rows_labelled: Sequence[tup
     return [rows[index] for index in best if score[index] >= score[best[0]] - _BEHIND]
 
 
-def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS) -> list[Row]:
-    """The distinct sentences of passages, without short ones such as greetings and headings."""
+def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS, *, own: bool = False) -> list[Row]:
+    """The distinct sentences of passages, without short ones such as greetings and headings.
+
+    With `own`, also without what a mail quotes from an earlier one.
+    """
     rows = [
         Row(passage, unit)
         for passage in passages
         for unit in quotable(passage.chunk.text)
-        if len(unit.split()) >= fewest_words and not _is_title(passage, unit)
+        if len(unit.split()) >= fewest_words
+        and not _is_title(passage, unit)
+        and not (own and is_quoted(passage.chunk.text, unit))
     ]
     return list({row.text: row for row in reversed(rows)}.values())[::-1]
 

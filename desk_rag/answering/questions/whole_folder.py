@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.context import SourceFiles, source_of
 from desk_rag.answering.events import (
+    READ_BY_WORDS,
     Answer,
     AnswerEvent,
     AnswerMode,
@@ -36,7 +37,7 @@ from desk_rag.answering.questions.matching import Matches, Row, match, stands_fo
 from desk_rag.answering.requirements import amounts
 from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
-from desk_rag.sanitize import clean_name
+from desk_rag.sanitize import clean_name, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -47,7 +48,6 @@ _MOST_NEAR = 5
 """Files with similar names that are named."""
 _COUNTED = frozenset({"errors", "warnings", "entries", "lines", "rows", "records", "messages", "mentions", "times"})
 """Things that can be counted line by line in any folder."""
-MODEL = "none (read by words)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,21 @@ def show(store: Store, rows: Sequence[Row]) -> Shown:
     return Shown(sources, tuple(check.citation(citation) for citation in citations))
 
 
+def listed(
+    citation: Citation | None, words: str, path: Path, roots: Sequence[Path], *, with_place: bool = False
+) -> str:
+    """A line of a list: '[1] INV-7, 3 May 2024: 2024/INV-7.pdf p. 1'; without a number if there is nothing to quote.
+
+    `with_place` names page or lines of the quote, which tell nothing if it is only the first line.
+    """
+    where, number = shown_path(path, roots), ""
+    if citation is not None:
+        number = f"[{citation.source_number}] "
+        where = f"{where} {citation.location}".rstrip() if with_place else where
+        where += f" ({citation.origin})" if citation.origin else ""
+    return f"{number}{words}{': ' if words else ''}{where}"
+
+
 def finish(
     store: Store,
     question: str,
@@ -170,33 +185,36 @@ def finish(
     found: bool = True,
     not_read: UnreadFiles | None = None,
 ) -> Iterator[AnswerEvent]:
-    """Yield sources, quotes and text of an answer that no model wrote; `read` is start time, passages and files."""
+    """Yield sources, quotes and text of an answer that no model wrote; `read` is start time, passages and files.
+
+    Quotes of a list, whose lines name them, are in the answer only.
+    """
     began, passages, files = read
     timings = Timings((Stage("read", time.perf_counter() - began),))
+    done = Answer(
+        question=question,
+        text=text,
+        found=found,
+        citations=shown.citations,
+        dropped_quotes=(),
+        sources=shown.sources,
+        timings=timings,
+        warm_chunks=0,
+        cold_chunks=0,
+        mode=AnswerMode.CACHED,
+        model=READ_BY_WORDS,
+        raw="",
+        not_read=not_read,
+        support=support,
+        basis=Basis(passages, store.counts(under=under).chunks, files),
+    )
     yield Retrieved(shown.sources)
     yield FirstToken(timings)
-    for citation in shown.citations:
-        yield Evidence(citation)
+    if not done.is_list:
+        for citation in shown.citations:
+            yield Evidence(citation)
     yield AnswerText(text)
-    yield Finished(
-        Answer(
-            question=question,
-            text=text,
-            found=found,
-            citations=shown.citations,
-            dropped_quotes=(),
-            sources=shown.sources,
-            timings=timings,
-            warm_chunks=0,
-            cold_chunks=0,
-            mode=AnswerMode.CACHED,
-            model=MODEL,
-            raw="",
-            not_read=not_read,
-            support=support,
-            basis=Basis(passages, store.counts(under=under).chunks, files),
-        )
-    )
+    yield Finished(done)
 
 
 def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
@@ -217,7 +235,7 @@ def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
             warm_chunks=0,
             cold_chunks=0,
             mode=AnswerMode.CACHED,
-            model=MODEL,
+            model=READ_BY_WORDS,
             raw="",
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from desk_rag.store.catalog.words import STOP_WORDS
 
@@ -47,9 +48,16 @@ def has_stem(stem: str, stems: set[str]) -> bool:
 
 def content_stems(text: str) -> set[str]:
     """The words of `text` that carry meaning, without their endings."""
-    return {_stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS}
+    return set(_content_stems(text))
 
 
+@lru_cache(maxsize=256)
+def _content_stems(text: str) -> frozenset[str]:
+    """See `content_stems`; the steps of an answer ask for those of the same few chunks."""
+    return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS)
+
+
+@lru_cache(maxsize=4096)
 def _stem(word: str) -> str:
     word = _IRREGULAR.get(word, word)
     for ending in _ENDINGS:

@@ -52,7 +52,7 @@ def masked_forward(
     near = visible & ((position_ids[:, None] - position_ids[None, :]) < window) if window else visible
     if "sliding_attention" in layer_types:
         mask = {"full_attention": mask, "sliding_attention": _additive(near, model.spec.dtype)}
-    elif window:
+    elif window and not layer_types:
         mask = _additive(near, model.spec.dtype)
     with torch.inference_mode():
         output = model.module(

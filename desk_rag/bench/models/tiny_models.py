@@ -135,6 +135,7 @@ def _with_images(name: str, model: str, property: str, *, vision: dict[str, Any]
     return Family(name, build, property)
 
 
+_VISION = {"hidden_size": 32, "intermediate_size": 32, "image_size": 28, "patch_size": 14}
 _EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _PLAIN_ROPE = {"rope_parameters": _rope("default")}
 _PARTIAL = {"rope_parameters": _rope("default", partial_rotary_factor=0.5)}
@@ -214,6 +215,22 @@ _MORE = [
         head_dim=16,
         rope_parameters=_rope("yarn", factor=4.0, original_max_position_embeddings=128, llama_4_scaling_beta=0.1),
     ),
+    _named("nemotron", "Nemotron", "rotary of half a head", **_PARTIAL),
+    _named(
+        "glm4-moe", "Glm4Moe", "mixture of experts, rotary of half a head", head_dim=16, n_routed_experts=4,
+        first_k_dense_replace=1, **_EXPERTS, **_PARTIAL,
+    ),
+    _named(
+        "olmoe", "Olmoe", "mixture of experts, norm of whole keys", num_experts=4, num_experts_per_tok=2, **_PLAIN_ROPE
+    ),
+    _named(
+        "ernie4_5-moe", "Ernie4_5_Moe", "mixture of experts, interleaved rotary", moe_num_experts=4, moe_k=2,
+        moe_intermediate_size=32, **_PLAIN_ROPE,
+    ),
+    _named(
+        "granite-moe", "GraniteMoe", "mixture of experts, multipliers", num_local_experts=4, num_experts_per_tok=2,
+        **_PLAIN_ROPE,
+    ),
     _named("starcoder2", "Starcoder2", "", sliding_window=None, **_PLAIN_ROPE),
     _named("phi", "Phi", "rotary of half a head, attention beside the MLP", **_PARTIAL),
     _named("stablelm", "StableLm", "rotary of half a head", **_PARTIAL),
@@ -245,6 +262,31 @@ _MORE = [
             "out_hidden_size": 64,
             "deepstack_visual_indexes": [0],
         },
+    ),
+    _with_images(
+        "qwen2.5-vl",
+        "Qwen2_5_VL",
+        "positions of three axes, equal on text",
+        rope_parameters=_rope("default", mrope_section=[2, 3, 3]),
+        vision=_VISION | {"depth": 1, "num_heads": 2, "out_hidden_size": 64},
+    ),
+    _with_images(
+        "mistral3-images",
+        "Mistral3",
+        "text part of a model that also reads images",
+        model_type="mistral",
+        head_dim=16,
+        sliding_window=None,
+        **_PLAIN_ROPE,
+        vision=_VISION | {"model_type": "pixtral", "num_hidden_layers": 1, "num_attention_heads": 2},
+    ),
+    _with_images(
+        "smolvlm",
+        "SmolVLM",
+        "text part of a model that also reads images",
+        model_type="llama",
+        **_PLAIN_ROPE,
+        vision=_VISION | {"num_hidden_layers": 1, "num_attention_heads": 2},
     ),
     _with_images(
         "gemma3-images",
@@ -308,6 +350,17 @@ FAMILIES = [
 
 def build_model(family: Family, dtype: torch.dtype = torch.float32, seed: int = 7) -> LanguageModel:
     """A random model whose attention is peaked, wrapped as the product wraps a loaded one."""
+    module = peaked_module(family, seed)
+    # Checkpoints load with fp32 rotary frequencies whatever their dtype; a plain `.to(dtype)` would round those too.
+    exact = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    module.to(dtype)
+    for name, buffer in module.named_buffers():
+        buffer.data = exact[name]
+    return wrap(module, byte_prompt(), name=family.name, directory=None)
+
+
+def peaked_module(family: Family, seed: int = 7) -> Any:
+    """transformers' module of a family in fp32, with random weights under which attention is peaked."""
     torch.manual_seed(seed)
     model_class, config = family.build()
     config._attn_implementation = "eager" if support.check(config).needs_eager else "sdpa"
@@ -320,9 +373,4 @@ def build_model(family: Family, dtype: torch.dtype = torch.float32, seed: int = 
                 parameter.normal_(std=1.0)
             elif name.endswith(("embed_tokens.weight", "lm_head.weight", "v_proj.weight", "o_proj.weight")):
                 parameter.mul_(6.0)
-    # Checkpoints load with fp32 rotary frequencies whatever their dtype; a plain `.to(dtype)` would round those too.
-    exact = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    module.to(dtype)
-    for name, buffer in module.named_buffers():
-        buffer.data = exact[name]
-    return wrap(module, byte_prompt(), name=family.name, directory=None)
+    return module

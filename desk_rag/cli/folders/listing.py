@@ -98,7 +98,8 @@ def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, objec
     roots = store.volumes.roots()
     for new in () if backlog is None else backlog.new:
         covered = any(root in new.parents for root in roots)
-        reason = "the next run reads it" if covered else "in no indexed folder"
+        away = next((folder for folder in absent if folder.path in new.parents), None)
+        reason = "in no indexed folder" if not covered else away.unread if away else "the next run reads it"
         entries.append({"path": str(new), "state": "new", "chunks": 0, "reason": reason})
     return sorted(entries, key=lambda entry: str(entry["path"]))
 

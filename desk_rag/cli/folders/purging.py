@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from desk_rag.cli import output as out
 from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines, when_unlocked
 from desk_rag.config import Settings, default_path
-from desk_rag.errors import ConfigError, StoreError
+from desk_rag.errors import ConfigError, DeskRagError, StoreError
 from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
@@ -38,12 +38,12 @@ def purge(
         has_ended = keeping.make_way(settings.data_dir, watching=True)
         if has_ended and not as_json:
             print_lines(["The desk-rag that was running has ended."])
-        return _purge_all(settings, ends=has_ended, as_json=as_json)
+        return _purge_all(settings, config_file or default_path(), ends=has_ended, as_json=as_json)
     path, file = Path(os.path.realpath(folder.expanduser())), SettingsFile(config_file or default_path())
     _check_is_known(settings, path)
-    rules, also = _rules_for(settings, path)
+    rules = _rules_for(settings, path)
     what = f"everything derived from {path}, and what saved chats say about it"
-    confirm(what, sure=sure, besides=_excluded(rules, file, "is excluded from then on") + also)
+    confirm(what, sure=sure, besides=_excluded(rules, file, "is excluded from then on"))
     keeping.make_way(settings.data_dir, watching=False)
     if not exists(settings):
         from desk_rag.store.chats.chats import forget_folder
@@ -52,8 +52,9 @@ def purge(
         if turns and not as_json:
             print_lines([_chats_line(turns)])
         return nothing_indexed(settings, as_json=as_json)
-    unwritten = _write(rules, file)
-    report, left_out = _purge_folder(settings, path, rules, check=check)
+    before, unwritten = _write(rules, file)
+    with _taking_back(() if unwritten else rules, before, file):
+        report, left_out = _purge_folder(settings, path, rules, check=check)
     if as_json:
         written = [] if unwritten else list(rules)
         extra = {"excluded": written, "settings_file": str(file.path)}
@@ -73,22 +74,20 @@ def purge(
     return StoreError.exit_code if report.traces else 0
 
 
-def _rules_for(settings: Settings, path: Path) -> tuple[tuple[str, ...], str]:
-    """Return rules by which no indexed folder around `path` reads it again, and what else they leave out, in words."""
+def _rules_for(settings: Settings, path: Path) -> tuple[str, ...]:
+    """Return rules by which no indexed folder around `path` reads it again."""
     from desk_rag.indexer.resident import exclusion
 
     if not exists(settings):
-        return (), ""
+        return ()
     with open_store(settings, writer=False) as store:
         named = [folder.expanduser().resolve() for folder in settings.folders]
         folders = list(dict.fromkeys([*named, *store.volumes.roots()]))
         around = [folder for folder in folders if folder in path.parents]
         if not path.exists() and all(folder.exists() for folder in around):
-            return (), ""  # there is nothing to be read again
+            return ()  # there is nothing to be read again
         is_folder = not path.is_file() and store.document(path) is None
-        rules = exclusion.missing_rules(path, around, settings, is_folder=is_folder)
-        others = [each for root in around if rules for each in exclusion.elsewhere(path, root, folders, store)]
-    return rules, f" That leaves out {', '.join(map(shown_path, others))} as well." if others else ""
+        return exclusion.missing_rules(path, around, settings, is_folder=is_folder)
 
 
 def _excluded(rules: Sequence[str], file: SettingsFile, how: str) -> str:
@@ -97,8 +96,11 @@ def _excluded(rules: Sequence[str], file: SettingsFile, how: str) -> str:
     return f"{named} {how} (`exclude` under [index] in {shown_path(file.path)})." if rules else ""
 
 
-def _write(rules: Sequence[str], file: SettingsFile) -> str:
-    """Add rules to the settings file; return why that failed, '' if it did not: a full drive must not keep the text."""
+def _write(rules: Sequence[str], file: SettingsFile) -> tuple[tuple[str, ...], str]:
+    """Add rules to the settings file; return those that were there, and why that failed, '' if it did not.
+
+    A full drive must not keep the text.
+    """
     from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
 
     try:
@@ -106,8 +108,28 @@ def _write(rules: Sequence[str], file: SettingsFile) -> str:
         if new := [rule for rule in rules if rule not in before]:
             file.write({EXCLUDE: [*before, *new]})
     except ConfigError as error:
-        return error.message
-    return ""
+        return (), error.message
+    return before, ""
+
+
+@contextmanager
+def _taking_back(rules: Sequence[str], before: Sequence[str], file: SettingsFile) -> Iterator[None]:
+    """If the block fails, take rules out of the settings file again, except those that were there `before`."""
+    try:
+        yield
+    except BaseException:
+        _take_back([rule for rule in rules if rule not in before], file)
+        raise
+
+
+def _take_back(new: Sequence[str], file: SettingsFile) -> None:
+    from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
+
+    try:
+        if new:
+            file.write({EXCLUDE: [rule for rule in rules_in(file) if rule not in new] or None})
+    except ConfigError as error:
+        print_lines([f"{error.message} Take {' and '.join(new)} out of `exclude` there: nothing was forgotten."])
 
 
 def _outlook(
@@ -124,7 +146,8 @@ def _outlook(
         again = "a line" if len(rules) > 1 else "that line"
         return [
             _excluded(rules, file, "is excluded from now on"),
-            f"`desk-rag index` does not read {shown_path(path)} again until you remove {again}.",
+            f"`desk-rag index` does not read {shown_path(path)} again until you remove {again}. Under another name it "
+            "would be read.",
         ]
     if not path.exists():
         return []
@@ -155,16 +178,14 @@ def _chats_line(turns: int) -> str:
     return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
 
 
-def _purge_folder(
-    settings: Settings, path: Path, rules: Sequence[str], *, check: bool
-) -> tuple[PurgeReport, bool]:
+def _purge_folder(settings: Settings, path: Path, rules: Sequence[str], *, check: bool) -> tuple[PurgeReport, bool]:
     """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
     from desk_rag.indexer.resident import exclusion, handover
     from desk_rag.store.open_to_purge import open_to_purge
 
     with suppress(NoResident):
         purged = handover.purge(settings, path, check=check, progress=out.Progress(sys.stderr))
-        if rules:
+        with suppress(DeskRagError):  # that process leaves the folder out in any case until it ends
             handover.use_index_settings(exclusion.with_rules(settings, (*settings.index.exclude, *rules)))
         return purged
     store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
@@ -174,7 +195,7 @@ def _purge_folder(
     return report, False
 
 
-def _purge_all(settings: Settings, *, ends: bool, as_json: bool) -> int:
+def _purge_all(settings: Settings, settings_file: Path, *, ends: bool, as_json: bool) -> int:
     from desk_rag.store import ownership
 
     if not ownership.is_store(settings.data_dir):
@@ -185,12 +206,15 @@ def _purge_all(settings: Settings, *, ends: bool, as_json: bool) -> int:
         report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": foreign, "away": away}
         out.print_json(sys.stdout, report)
     elif not cleared.remaining:
-        print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+        print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)}), and all saved chats."])
     else:
         names = ", ".join(path.name for path in cleared.remaining[:_MOST_LISTED])
         names += f" and {len(cleared.remaining) - _MOST_LISTED:,} more" if len(cleared.remaining) > _MOST_LISTED else ""
-        print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+        freed = out.size(cleared.freed_bytes)
+        print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({freed}), and all saved chats."])
         print_lines([f"Left there, since it is not desk-rag's: {names}."])
+    if settings_file.exists() and not as_json:
+        print_lines([f"Your settings in {shown_path(settings_file)} stay, with what they exclude."])
     if away and not as_json:
         remedy = "Delete that directory once its drive is connected."
         print_lines([f"Not deleted: the caches in {away}, which is not connected. {remedy}"])

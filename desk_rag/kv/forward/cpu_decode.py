@@ -18,6 +18,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.fused_decoder import supports
 from desk_rag.kv.forward.projections import qk_norms
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.model.embedded import threads
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.packed_linear import PackedPart
 from desk_rag.model.sdpa import Scratch, one_query
@@ -100,6 +101,7 @@ class DecodeStep:
         self._slabs = [(layer.key_slab[0], layer.value_slab[0]) for layer in cache.layers]
         self._layers = [_Layer.of(layer) for layer in model.decoder_layers]
         self._last = _Norm.of(decoder.norm)
+        self._parameters = spec.num_parameters
         self._heads, self._kv_heads, self._dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self._cos, self._sin = tables.cos[0], tables.sin[0]
         self._capacity = min(cache.capacity, tables.num_positions)
@@ -125,8 +127,8 @@ class DecodeStep:
     def run(self, token_id: int, start: int) -> torch.Tensor:
         """Append a token at slot and position `start`; logits [vocab]. Slots before it must be filled."""
         assert start < self._capacity, "slab too small: the engine plans its capacity"
-        with torch.inference_mode():
-            hidden = self._embeddings[token_id][None]
+        with torch.inference_mode(), threads.for_rows(1, self._parameters):
+            hidden = self._embeddings[token_id][None].float()
             for layer, slabs, rotation in zip(self._layers, self._slabs, self._rotations(start), strict=True):
                 keys, values = (slab.narrow(1, 0, start + 1) for slab in slabs)
                 query = self._project(layer, layer.before_attention(hidden), rotation, keys, values)

@@ -38,6 +38,11 @@ _log = logging.getLogger(__name__)
 class Pass(Protocol):
     """One implementation to run a model over one cache."""
 
+    @property
+    def reads_at_once(self) -> bool:
+        """True if `forward_all` is one pass, not one for every token."""
+        ...
+
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """Run ids from position `start` on; logits [vocab] of the last one, valid until the next pass.
 
@@ -62,6 +67,7 @@ class ModelPass:
     cache: Any
     step: DecodeStep | None = None
     """Faster step for single tokens over this cache, used when no layer has hooks."""
+    reads_at_once: bool = True
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """See `Pass`."""
@@ -84,6 +90,8 @@ class ModelPass:
 
 class FusedPass:
     """The fused pass over a slab cache; `before` is called in the first pass only."""
+
+    reads_at_once = False
 
     def __init__(self, fused: FusedDecoder, cache: SlabCache, before: Before | None = None) -> None:
         self._fused, self._cache, self._before = fused, cache, before

@@ -7,7 +7,7 @@ closer to fp32 than weights in fp16 are, half as much to read, and needs no pack
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,8 @@ from desk_rag.model.packed_linear import replace_linears
 _FINE = 254.0
 """Steps of the second number in one step of the first, so that both stay within -127 to 127."""
 _SMALLEST = 1e-30
+_BLOCK = 4096
+"""Rows that are coded at a time."""
 
 
 class Int8Linear(torch.nn.Module):
@@ -79,17 +81,33 @@ def available() -> bool:
     return torch.allclose(actual, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
 
 
-def place_int8(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], scale: str) -> int:
-    """Replace every `torch.nn.Linear` whose matrix NAME.weight and NAME.weight`scale` are there; returns how many."""
+def coded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`weight` [out, in] as int8 codes and one fp32 scale per row."""
+    codes = torch.empty(weight.shape, dtype=torch.int8)
+    scales = torch.empty(weight.shape[0], 1)
+    for begin in range(0, weight.shape[0], _BLOCK):  # a word table in fp32 would be larger than all the rest
+        block = slice(begin, begin + _BLOCK)
+        rows = weight.detach()[block].float()
+        scales[block] = rows.abs().amax(1, keepdim=True).div_(127.0).clamp_min_(_SMALLEST)
+        codes[block] = (rows / scales[block]).round_()
+    return codes, scales
+
+
+def place_int8(module: torch.nn.Module, tensors: MutableMapping[str, torch.Tensor], scale: str) -> int:
+    """Replace every `torch.nn.Linear` whose matrix NAME.weight and NAME.weight`scale` are there; returns how many.
+
+    What has been placed is taken out of `tensors`, so that memory holds it once.
+    """
 
     def pack(linears: Sequence[tuple[str, torch.nn.Linear]]) -> Int8Linear | None:
         names = [f"{name}.weight" for name, _ in linears]
-        if not all(f"{name}{scale}" in tensors for name in names):
+        alike = len({(linear.in_features, linear.bias is None) for _, linear in linears}) == 1
+        if not alike or not all(f"{name}{scale}" in tensors for name in names):
             return None
         biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
         return Int8Linear(
-            torch.cat([tensors[name] for name in names]),
-            torch.cat([tensors[f"{name}{scale}"].flatten() for name in names]),
+            torch.cat([tensors.pop(name) for name in names]),
+            torch.cat([tensors.pop(f"{name}{scale}").flatten() for name in names]),
             torch.cat(biases).float() if biases else None,
         )
 

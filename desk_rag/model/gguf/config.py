@@ -32,6 +32,14 @@ OTHER_SENSES = ("vision.", "mm.", "v.")
 """Beginnings of keys and tensors of the parts for images, which Ollama keeps in the same file; they are left alone."""
 _IGNORED = frozenset({"rope.scaling.finetuned", "attention.causal", "tensor_data_layout", "rope.scale_linear"})
 """Keys without effect on a decoder, or whose only value is the usual one."""
+_OF_ONE = {
+    "granite": frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}),
+    **dict.fromkeys(
+        ("qwen2vl", "qwen25vl", "qwen3vl", "qwen3vlmoe"),
+        frozenset({"rope.dimension_sections", "rope.mrope_section", "rope.mrope_interleaved", "n_deepstack_layers"}),
+    ),
+}
+"""Keys that are understood of one architecture. Positions of three axes are equal on text, as one position is."""
 _LLAMA3_FACTORS = (8.0, 32.0)
 _TOLERANCE = 1e-4
 _FEATURES = {
@@ -101,12 +109,13 @@ def _check_kind(header: Header) -> None:
 
 def _check_keys(header: Header, own: dict[str, Any]) -> None:
     """Raise UnsupportedModel for a key that says something about the model which would be left out."""
+    understood = _TAKEN | _IGNORED | _OF_ONE.get(header.architecture, frozenset())
     for key, value in own.items():
         for part, reason in _FEATURES.items():
-            if part in key and value not in (0, False):
+            if part in key and key not in understood and value not in (0, False):
                 raise UnsupportedModel(f"{header.file} cannot be served: {reason} ('{key[:60]}').")
         idle = value in (0, 0.0) or (isinstance(value, float) and value == 1.0)
-        if key not in _TAKEN | _IGNORED and not key.startswith(OTHER_SENSES) and not idle:
+        if key not in understood and not key.startswith(OTHER_SENSES) and not idle:
             raise UnsupportedModel(
                 f"{header.file} says something about its layers that is not understood here: '{key[:60]}'.",
                 remedy="Take the publisher's safetensors of the same model, or another GGUF file of it.",
@@ -242,6 +251,38 @@ def _qwen3moe(header: Header, own: dict[str, Any], config: dict[str, Any]) -> di
     }  # fmt: skip
 
 
+def _granite(header: Header, own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    _check_whole_heads(header, own, config)
+    scales = {
+        "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling",
+    }  # fmt: skip
+    multipliers = {field: own[key] for key, field in scales.items() if own.get(key)}
+    return {
+        "model_type": "granite", "architectures": ["GraniteForCausalLM"], **multipliers, **_no_experts(header, own),
+    }  # fmt: skip
+
+
+def _smollm3(header: Header, own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    _check_whole_heads(header, own, config)
+    layers = _at_most(config["num_hidden_layers"], 1024)
+    return {
+        "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "use_sliding_window": False,
+        "no_rope_layers": [int(index % 4 != 3) for index in range(layers)],  # llama.cpp's rule
+        "layer_types": ["full_attention"] * layers,
+    }  # fmt: skip
+
+
+def _olmo2(header: Header, own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    _check_whole_heads(header, own, config)
+    if own.get("attention.sliding_window"):
+        raise UnsupportedModel(
+            f"{header.file} has sliding windows in some layers (OLMo 3), which are not read from GGUF.",
+            remedy="Take the publisher's safetensors of the same model.",
+        )
+    return {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
+
+
 def _gemma2(header: Header, own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     _check_whole_heads(header, own, config)
     largest = config["num_hidden_layers"] == 46  # 27B, by llama.cpp's rule: the file does not say the scale
@@ -311,8 +352,9 @@ def _at_most(number: Any, most: int) -> int:
 
 
 _BUILDERS: dict[str, Callable[[Header, dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
-    "gemma2": _gemma2, "gemma3": _gemma3, "llama": _llama, "phi3": _phi3, "qwen2": _qwen2, "qwen3": _qwen3,
-    "qwen3moe": _qwen3moe,
+    "gemma2": _gemma2, "gemma3": _gemma3, "granite": _granite, "llama": _llama, "olmo2": _olmo2, "phi3": _phi3,
+    "qwen2": _qwen2, "qwen25vl": _qwen2, "qwen2vl": _qwen2, "qwen3": _qwen3, "qwen3moe": _qwen3moe,
+    "qwen3vl": _qwen3, "qwen3vlmoe": _qwen3moe, "smollm3": _smollm3,
 }  # fmt: skip
 
 

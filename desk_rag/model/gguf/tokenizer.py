@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from desk_rag.errors import ModelError, UnsupportedModel
+from desk_rag.model.gguf.chat_frames import template_for
 from desk_rag.model.gguf.config import end_ids, model_config
 from desk_rag.model.gguf.header import Header
 
@@ -19,6 +20,8 @@ _SINGLE_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r"})
 """Rules that are GPT-2's after every digit was cut off by itself."""
 _COMPOSED = frozenset({"qwen2", "qwen35", "deepseek-r1-qwen"})
 """Rules of models whose own tokenizer normalises text to NFC."""
+_CONTROL, _USER_DEFINED = 3, 4
+"""Types of tokens, as GGUF numbers them."""
 _KINDS = {"gpt2": "byte-level BPE", "llama": "SentencePiece"}
 
 
@@ -49,12 +52,21 @@ def read_tokenizer(header: Header) -> Tokenizer:
 def prompt_parts(header: Header) -> tuple[Tokenizer, dict[str, Any], dict[str, Any]]:
     """Tokenizer, what config.json would say, and what tokenizer_config.json would say, the chat template included."""
     tokens = header.metadata.get("tokenizer.ggml.tokens") or []
-    described: dict[str, Any] = {"chat_template": header.metadata.get("tokenizer.chat_template") or ""}
+    own = header.metadata.get("tokenizer.chat_template")
+    described: dict[str, Any] = {"chat_template": own or template_for(_control_tokens(header, tokens))}
     for name in ("bos", "eos"):
         token_id = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
         if type(token_id) is int and 0 <= token_id < len(tokens):
             described[f"{name}_token"] = tokens[token_id]
     return read_tokenizer(header), {**model_config(header), "eos_token_id": end_ids(header)}, described
+
+
+def _control_tokens(header: Header, tokens: list[str]) -> list[str]:
+    """The tokens that are no words of the language."""
+    types = header.metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(types, list):
+        return []
+    return [token for token, kind in zip(tokens, types, strict=False) if kind in (_CONTROL, _USER_DEFINED)]
 
 
 def _check(header: Header, parts: dict[str, Any]) -> None:

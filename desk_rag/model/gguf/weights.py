@@ -15,6 +15,8 @@ import torch
 
 from desk_rag.errors import ModelError, OutOfMemory, UnsupportedModel
 from desk_rag.model.checkpoint.files import named
+from desk_rag.model.checkpoint.row_int8 import SCALE
+from desk_rag.model.embedded.int8_linear import coded_rows
 from desk_rag.model.gguf.config import OTHER_SENSES, ROPE_TENSORS
 from desk_rag.model.gguf.header import Header, Tensor, type_name
 
@@ -22,6 +24,8 @@ _VALUES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 _REMEDY = "Download the file again, or take another GGUF file of the same model."
 _MERGED = ("ffn_gate_exps", "ffn_up_exps")
 """Tensors that the model holds as one."""
+_LAYOUT_OF = {"granite": "llama", "qwen3vlmoe": "qwen3moe", "smollm3": "llama"}
+"""Architectures whose tensors llama.cpp lays out as those of another."""
 
 
 def check_tensors(header: Header, module: Any) -> None:
@@ -52,36 +56,54 @@ def check_tensors(header: Header, module: Any) -> None:
     _check_types(header)
 
 
-def check_room(header: Header, dtype: torch.dtype) -> None:
-    """Raise OutOfMemory where the de-quantised model does not fit into this machine's free memory."""
+def check_room(header: Header, dtype: torch.dtype, *, int8_rows: bool = False) -> None:
+    """Raise OutOfMemory where the loaded model does not fit into this machine's free memory."""
     import psutil
 
-    needed = header.num_parameters * dtype.itemsize
+    words = header.tensors.get("token_embd.weight")
+    table = math.prod(words.shape) if words is not None else 0
+    needed = header.num_parameters + 2 * table if int8_rows else header.num_parameters * dtype.itemsize
     free = int(psutil.virtual_memory().available)
     if needed > free:
         raise OutOfMemory(
             f"{header.file} takes {needed / 1e9:.1f} GB of memory when it is loaded, and {free / 1e9:.1f} GB are free.",
-            remedy="Take a smaller model; a smaller file of the same model takes no less, because it is de-quantised.",
+            remedy="Take a smaller model; a smaller file of the same model takes no less, because it is de-quantised. "
+            "--quantization int8 takes half of 16 bits on many CPUs (`desk-rag models fit`).",
         )
 
 
-def load(header: Header, module: Any, dtype: torch.dtype) -> None:
-    """Fill `module`, built on the CPU with uninitialised weights, in place."""
+def load(header: Header, module: Any, dtype: torch.dtype, *, int8_rows: bool = False) -> dict[str, torch.Tensor]:
+    """Fill `module`, built on the CPU with uninitialised weights, in place.
+
+    With `int8_rows` its matrices are returned instead, in the form of `checkpoint.row_int8`, with their biases.
+    """
     state: dict[str, torch.Tensor] = {}
+    coded: dict[str, torch.Tensor] = {}
+    linears = {f"{name}.weight" for name, part in module.named_modules() if type(part) is torch.nn.Linear}
+    tied = set(getattr(module, "all_tied_weights_keys", None) or {})
+    head = next(iter(tied & linears), "")
     processor, names = _mapping(header, module)
     parsed = {"tensors": state}
     data = np.memmap(header.file, mode="r", dtype=np.uint8)
     for tensor in _of_model(header):
         values = _values(data, tensor)
         result = processor.process(weights=values, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
-        if result.name is not None:
-            state[names[tensor.name]] = torch.from_numpy(np.array(result.weights)).to(dtype)
+        if result.name is None:
+            continue
+        name, weights = names[tensor.name], torch.from_numpy(np.array(result.weights))
+        for place in (name, head if tensor.name == "token_embd.weight" else ""):
+            if int8_rows and place in linears:
+                coded[place], coded[f"{place}{SCALE}"] = coded_rows(weights)
+        if name not in coded:
+            state[name] = weights.to(dtype)
     state = {name: tensor.to(dtype) for name, tensor in state.items()}
+    coded |= {name: state[name] for name in state.keys() & {matrix.replace(".weight", ".bias") for matrix in coded}}
     missing, unexpected = module.load_state_dict(state, strict=False, assign=True)
-    missing = set(missing) - set(getattr(module, "all_tied_weights_keys", None) or {})
+    missing = set(missing) - tied - coded.keys()
     if missing or unexpected:
         raise ModelError(f"{header.file} does not fit: {named(missing | set(unexpected))}.", remedy=_REMEDY)
     module.tie_weights()
+    return coded
 
 
 def _of_model(header: Header) -> Iterator[Tensor]:
@@ -117,5 +139,6 @@ def _mapping(header: Header, module: Any) -> tuple[Any, Mapping[str, str]]:
     """transformers' processor of layouts, and the model's name of each tensor."""
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-    processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=module.config.to_dict())
+    layout = _LAYOUT_OF.get(header.architecture, header.architecture)
+    processor = TENSOR_PROCESSORS.get(layout, TensorProcessor)(config=module.config.to_dict())
     return processor, get_gguf_hf_weights_map(module, processor)

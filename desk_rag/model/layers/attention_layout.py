@@ -89,16 +89,22 @@ def find(module: Any) -> AttentionLayout:
             f"{str(error).partition(chr(10))[0][:160]}"
         ) from error
     kv_shape = _common_shape(near, name)
-    limit = _LARGEST_ERROR[_dtype(module)]
+    limit = _limit(module, _LARGEST_ERROR)
     interleaved, tables, of_layer = _rotation(module, near, far, limit, name)
     _check_relative(near, far, limit, name)
     tap, heads_first = _tap(module, near, tables, of_layer, interleaved=interleaved)
     return AttentionLayout(tap, heads_first, interleaved, tables, of_layer, kv_shape)
 
 
-def _dtype(module: Any) -> torch.dtype:
-    dtype: torch.dtype = module.get_input_embeddings().weight.dtype
-    return dtype if dtype in _LARGEST_ERROR else torch.bfloat16
+def compute_dtype(module: Any) -> torch.dtype:
+    """The dtype activations have: that of the embeddings, which no weight quantisation touches."""
+    embeddings = module.get_input_embeddings()
+    dtype: torch.dtype = getattr(embeddings, "compute_dtype", None) or embeddings.weight.dtype
+    return dtype
+
+
+def _limit(module: Any, limits: dict[torch.dtype, float]) -> float:
+    return limits.get(compute_dtype(module), limits[torch.bfloat16])
 
 
 def _check_build(module: Any, name: str) -> None:
@@ -219,7 +225,7 @@ def _tap(
     module: Any, here: _Pass, tables: tuple[TableName, ...], of_layer: tuple[int, ...], *, interleaved: bool
 ) -> tuple[KeyTap, bool]:
     """The module whose output is the pre-RoPE key, and whether heads come first in it; else the cache."""
-    limit = _LARGEST_TAP_ERROR[_dtype(module)]
+    limit = _limit(module, _LARGEST_TAP_ERROR)
     positions = torch.arange(_TOKENS, device=here.hidden.device)
     angles = [None if name == NO_POSITION else half_tables(module.model, name, positions) for name in tables]
     heads, dim = int(here.keys[0].shape[0]), int(here.keys[0].shape[2])

@@ -30,6 +30,9 @@ class TextPart(torch.nn.Module):
     def get_input_embeddings(self) -> Any:
         return self.model.get_input_embeddings()
 
+    def set_input_embeddings(self, embeddings: Any) -> None:
+        self.model.set_input_embeddings(embeddings)
+
     def get_output_embeddings(self) -> Any:
         return self.lm_head
 
@@ -42,7 +45,8 @@ def text_part(module: Any) -> Any:
     decoder = getattr(module, "model", None)
     if hasattr(decoder, "layers"):
         return module
-    inner, head = getattr(decoder, "language_model", None), module.get_output_embeddings()
+    inner = getattr(decoder, "language_model", None) or getattr(decoder, "text_model", None)
+    head = module.get_output_embeddings()
     if hasattr(inner, "layers") and head is not None:
         return TextPart(inner, head)
     raise UnsupportedModel(

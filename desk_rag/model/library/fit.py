@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from desk_rag.model.library.installed import Installed, Shape
 from desk_rag.model.memory.plan import (
@@ -36,13 +36,18 @@ class Machine:
     """Text of the folder; 0 if it is not known."""
     computes_in_bf16: bool = True
     """False if the CPU computes in fp32 only, in which weights take twice the memory."""
+    multiplies_int8: bool = False
+    """True if the CPU multiplies matrices of int8 rows."""
+    weights_per_second: Mapping[str, float] = field(default_factory=dict)
+    """Weights read a second while decoding, by quantisation; 'small' for models that a CPU holds in fp32."""
 
     def device_for(self, parameters: int) -> Device:
         """Return the device that serves a model of so many parameters."""
         if self.gpu_bytes:
             return Device("GPU memory", self.gpu_free_bytes, 2, on_gpu=True)
         small = parameters < SMALL_MODEL
-        return Device("memory", self.ram_bytes, 4 if small or not self.computes_in_bf16 else 2, on_gpu=False)
+        width = 4 if small or not self.computes_in_bf16 else 2
+        return Device("memory", self.ram_bytes, width, on_gpu=False, multiplies_int8=self.multiplies_int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Fit:
 
     model: Installed
     weights: dict[str, int]
-    """Bytes in memory by quantisation: 'none' (as it is), and on a GPU 'int8' and 'nf4'."""
+    """Bytes in memory by quantisation: 'none' (as it is), 'int8', and on a GPU 'nf4'."""
     memory: MemoryPlan
     """Plan with the least quantisation that fits, or the smallest one if none does."""
     kv_bytes_per_token: int
@@ -60,6 +65,8 @@ class Fit:
     quantization: str
     """The least quantisation with which it fits; empty if it fits with none."""
     fits_budget: bool
+    tokens_per_second: Mapping[str, float]
+    """Tokens of an answer expected a second, by quantisation; none for mixtures of experts."""
 
     @property
     def slab_bytes(self) -> int:
@@ -91,10 +98,20 @@ def fit(model: Installed, shape: Shape, machine: Machine) -> Fit:
     folder = int(machine.text_characters / CHARACTERS_PER_TOKEN * shape.kv_bytes_per_token)
     return Fit(
         model=model,
-        weights={form: weight_bytes(shape, form, device.weight_bytes) for form in forms},
+        weights={form: weight_bytes(shape, form, device) for form in forms},
         memory=chosen or plan(shape, forms[-1], device, lazy_possible=shape.full_attention),
         kv_bytes_per_token=shape.kv_bytes_per_token,
         folder_bytes=folder,
         quantization=chosen.quantization if chosen is not None else "",
         fits_budget=folder <= machine.budget_bytes,
+        tokens_per_second=_tokens_per_second(shape, forms, machine),
     )
+
+
+def _tokens_per_second(shape: Shape, forms: Sequence[str], machine: Machine) -> dict[str, float]:
+    """Every decoded token reads all weights once."""
+    if not shape.dense or shape.stored_bytes:
+        return {}
+    small = not machine.gpu_bytes and shape.parameters < SMALL_MODEL
+    rates = {form: machine.weights_per_second.get("small" if small and form == "none" else form, 0.0) for form in forms}
+    return {form: float(f"{rate / shape.parameters:.2g}") for form, rate in rates.items() if rate}

@@ -18,6 +18,9 @@ from desk_rag.model.gguf.config import model_config
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.library import lm_studio, ollama
 
+_PER_ROW_WEIGHT = 1.01
+"""Bytes of a weight in an int8 row, scales included."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -33,6 +36,10 @@ class Shape:
     window: int
     stored_bytes: int = 0
     """Bytes of weights that came quantised and stay as they are; 0 for others."""
+    int8_rows_bytes: int = 0
+    """Bytes of the weights as a CPU holds them with int8 rows; 0 if they have no such form."""
+    dense: bool = True
+    """False for a mixture of experts, of which a token reads only some."""
     full_attention: bool = True
     """No layer has a sliding window or capped scores, so that lazy attention can serve it."""
 
@@ -91,6 +98,8 @@ def describe(name: str, source: str, path: Path, *, license: str = "") -> Instal
             tensors = checkpoint_files.tensors(path)
             shapes = {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")}
             shape = _shape(fields, _unpacked(fields, shapes))
+            if len(shapes) < len(tensors):  # int8 rows already
+                shape = replace(shape, int8_rows_bytes=0)
             if method := _method(fields):
                 form = f"safetensors, {method}"
                 shape = shape if method in quantized.WIDENED else replace(shape, stored_bytes=size)
@@ -108,14 +117,19 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
     heads = int(config["num_attention_heads"])
     embeddings = [shape for name, shape in tensors.items() if "embed_tokens" in name or "token_embd" in name]
     heads_out = [shape for name, shape in tensors.items() if name in ("lm_head.weight", "output.weight")]
+    table, parameters = (sum(math.prod(shape) for shape in shapes) for shapes in (embeddings, tensors.values()))
+    dense = not any("exps" in name or ".experts." in name for name in tensors)
+    rows = int(_PER_ROW_WEIGHT * (parameters - table if heads_out else parameters)) + 2 * table
     return Shape(
         model_type=str(config.get("model_type")),
-        parameters=sum(math.prod(shape) for shape in tensors.values()),
+        parameters=parameters,
         embedding_parameters=sum(math.prod(shape) for shape in (*embeddings, *heads_out)),
         layers=int(config["num_hidden_layers"]),
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
         window=int(config.get("max_position_embeddings") or 0),
+        int8_rows_bytes=rows if dense else 0,
+        dense=dense,
         full_attention=not (config.get("attn_logit_softcapping") or _slides(config)),
     )
 

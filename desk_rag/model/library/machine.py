@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+import torch
+
 from desk_rag.config import GIB, Settings
+from desk_rag.model.embedded import int8_linear
 from desk_rag.model.library.fit import Machine
+from desk_rag.model.loading import set_threads
 from desk_rag.model.memory.plan import cpu_has_bf16
+from desk_rag.model.packed_linear import pack_linears
+
+_INNER, _OUTER, _MATRICES, _ROUNDS = 4096, 8192, 2, 3
+"""Sizes of matrices that lie in no cache of a processor, and how often they are multiplied."""
+_NF4_SHARE, _NF4_BYTES = 0.2, 0.53
+"""Share of an H100's memory rate at which nf4 weights were read while decoding (bench/LOG.md), and bytes of one."""
 
 
 def measure(settings: Settings, text_characters: int) -> Machine:
@@ -19,7 +32,58 @@ def measure(settings: Settings, text_characters: int) -> Machine:
         budget_bytes=int(settings.store.budget_gib * GIB),
         text_characters=text_characters,
         computes_in_bf16=cpu_has_bf16(),
+        multiplies_int8=int8_linear.available(),
     )
+
+
+def with_rates(machine: Machine, settings: Settings) -> Machine:
+    """Return `machine` with the weights it reads a second while it decodes; takes about a second on a CPU."""
+    if machine.gpu_bytes:
+        return replace(machine, weights_per_second={"nf4": _NF4_SHARE * _gpu_rate() / _NF4_BYTES})
+    set_threads(settings.model)
+    small = _weights_per_second(torch.float32)
+    rates = {"small": small, "none": _weights_per_second(torch.bfloat16) if machine.computes_in_bf16 else small}
+    if machine.multiplies_int8:
+        rates["int8"] = _weights_per_second(torch.int8)
+    return replace(machine, weights_per_second=rates)
+
+
+def _weights_per_second(form: torch.dtype) -> float:
+    """Weights that a row is multiplied by in a second, in the form in which a model of this dtype is held."""
+    row = torch.full((1, _INNER), 0.5, dtype=torch.bfloat16 if form is torch.bfloat16 else torch.float32)
+    matrices = torch.nn.ModuleList(
+        torch.nn.Linear(_INNER, _OUTER, bias=False, dtype=row.dtype) for _ in range(_MATRICES)
+    )
+    if form is torch.int8:
+        tensors: dict[str, torch.Tensor] = {}
+        for name, weight in matrices.named_parameters():
+            tensors[name], tensors[f"{name}.scale"] = int8_linear.coded_rows(weight)
+        int8_linear.place_int8(matrices, tensors, ".scale")
+    elif form is torch.float32:
+        pack_linears(matrices)
+    best = float("inf")
+    with torch.inference_mode():
+        for _ in range(_ROUNDS + 1):
+            start = time.perf_counter()
+            for matrix in matrices:
+                matrix(row)
+            best = min(best, time.perf_counter() - start)
+    return _MATRICES * _INNER * _OUTER / best
+
+
+def _gpu_rate() -> float:
+    """Bytes a second of the first GPU's memory, by its clock and width; 0 if they are not known."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        clock = pynvml.nvmlDeviceGetMaxClockInfo(device, pynvml.NVML_CLOCK_MEM)
+        width = pynvml.nvmlDeviceGetMemoryBusWidth(device)
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0.0
+    return 2e6 * float(clock) * float(width) / 8
 
 
 def gpu_bytes() -> tuple[int, int]:

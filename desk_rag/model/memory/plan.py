@@ -54,6 +54,11 @@ class ModelSizes(Protocol):
         """Bytes of weights that came quantised and stay as they are; 0 for others."""
         ...
 
+    @property
+    def int8_rows_bytes(self) -> int:
+        """Bytes of the weights as a CPU holds them with int8 rows; 0 if they have no such form."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -65,6 +70,8 @@ class Device:
     weight_bytes: int
     """Bytes of a weight that is not quantised: 2 in 16 bits, 4 in fp32."""
     on_gpu: bool
+    multiplies_int8: bool = False
+    """True for a CPU that multiplies matrices of int8 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +106,14 @@ class MemoryPlan:
         return max(0, min(int(left * _KEPT_SHARE), _MOST_KEPT)) if self.device.on_gpu else 0
 
 
-def weight_bytes(sizes: ModelSizes, quantization: str, plain: int) -> int:
-    """Return the bytes of all weights in memory; those that are not quantised take `plain` bytes each."""
+def weight_bytes(sizes: ModelSizes, quantization: str, device: Device) -> int:
+    """Return the bytes of all weights in memory."""
     if sizes.stored_bytes:
         return sizes.stored_bytes
     if quantization == "none":
-        return plain * sizes.parameters
+        return device.weight_bytes * sizes.parameters
+    if not device.on_gpu:
+        return sizes.int8_rows_bytes
     rest = sizes.parameters - sizes.embedding_parameters
     return 2 * sizes.embedding_parameters + int(_PER_WEIGHT[quantization] * rest)
 
@@ -126,8 +135,12 @@ def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible:
 
 
 def forms_of(sizes: ModelSizes, device: Device) -> tuple[str, ...]:
-    """Return the forms of weights that are possible there: one on a CPU and for weights that came quantised."""
-    return QUANTIZATIONS if device.on_gpu and not sizes.stored_bytes else QUANTIZATIONS[:1]
+    """Return the forms of weights that are possible there: only one for weights that came quantised."""
+    if sizes.stored_bytes:
+        return QUANTIZATIONS[:1]
+    if device.on_gpu:
+        return QUANTIZATIONS
+    return QUANTIZATIONS[:2] if device.multiplies_int8 and sizes.int8_rows_bytes else QUANTIZATIONS[:1]
 
 
 def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = True) -> MemoryPlan | None:
@@ -141,10 +154,10 @@ def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = 
 
 
 def _parts(sizes: ModelSizes, quantization: str, device: Device, tokens: int, *, lazy: bool) -> dict[str, int]:
-    width = 2 if quantization != "none" else device.weight_bytes
+    width = 2 if device.on_gpu else 4 if quantization != "none" else device.weight_bytes
     slab_tokens = _OTHERS if lazy else tokens + _OTHERS
     parts = {
-        "weights": weight_bytes(sizes, quantization, device.weight_bytes),
+        "weights": weight_bytes(sizes, quantization, device),
         "passages": width * slab_tokens * sizes.kv_bytes_per_token,
         "chunks being loaded": tokens * sizes.kv_bytes_per_token,
         "embedder and span scorer": _EMBEDDER,

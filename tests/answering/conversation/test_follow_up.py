@@ -103,6 +103,21 @@ def test_what_stands_alone_stays(question: str) -> None:
     assert stand_alone(question, [turn("When was the dishwasher repaired?", "3 May")]) == question or "it" in question
 
 
+@pytest.mark.parametrize(
+    ("question", "alone"),
+    [
+        ("who is present?", "who is present?"),
+        ("Who signed it?", "Who signed it?"),
+        ("What is her phone number?", "What is Mirjam Holt's phone number?"),
+        ("And in 2024?", "When was the boiler serviced by Mirjam Holt in 2024?"),
+    ],
+)
+def test_a_whole_question_that_names_its_file_is_about_that_file(question: str, alone: str) -> None:
+    turns = [turn("When was the boiler serviced by Mirjam Holt?", "3 May", heading="Boiler")]
+    said = frozenset({"present", "boiler"})
+    assert stand_alone(question, turns, said, names_file=True) == alone
+
+
 def test_first_question_stays() -> None:
     assert stand_alone("And who repaired it?", []) == "And who repaired it?"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
-from desk_rag.answering.evidence.citation_check import CitationCheck
+from desk_rag.answering.evidence.citation_check import CitationCheck, lines_of
 from desk_rag.documents.chunking import ChunkId, Location
 
 TEXT = "# Boiler\n\nThe yearly service costs\n128 crowns.\n"
@@ -88,3 +88,33 @@ def test_a_changed_file_that_is_no_text_is_not_searched(file: Path) -> None:
     pdf.write_text(TEXT, encoding="utf-8")
     known = source(pdf, digest="0" * 64)
     assert CitationCheck([known]).citation(citation(known)).as_of == READ_AT
+
+
+@pytest.mark.parametrize(
+    ("quote", "text", "lines"),
+    [
+        ("It was built in 1998.", "# Weir\n\nThe weir is old. It was\nbuilt in *1998*.\nEnd.\n", (3, 4)),
+        ("Dog: Freya; Chip: 9944; Owner: Tom", "Dog;Chip;Owner\nBalder;9812;Ida\nFreya;9944;Tom\n", (3, 3)),
+        ("database.port: 6543", "cache:\n  port: 6380\ndatabase:\n  name: x\n  port: 6543\n", (5, 5)),
+        (
+            "members: name: Ida; phone: 555",
+            '[\n {\n  "name": "Ida",\n  "phone": "555"\n },\n {"name": "Tom"}\n]\n',
+            (3, 4),
+        ),
+    ],
+)
+def test_lines_of_a_quote(quote: str, text: str, lines: tuple[int, int]) -> None:
+    assert lines_of(quote, text, 2, text.count("\n")) == lines
+
+
+def test_a_quote_that_stands_twice_or_nowhere_has_no_lines() -> None:
+    assert lines_of("It rained.", "It rained.\n\nIt rained.\n", 1, 3) is None
+    assert lines_of("The sun shone all day.", "It rained.\n\nWe left.\n", 1, 3) is None
+
+
+def test_a_row_as_good_as_another_has_no_lines() -> None:
+    assert lines_of("Dog: Freya; Chip: 9944", "Dog;Chip\nFreya;9944\n", 1, 2) is None
+
+
+def test_only_the_lines_of_the_chunk_are_looked_through() -> None:
+    assert lines_of("It rained.", "It rained.\n\nIt rained.\n", 2, 3) == (3, 3)

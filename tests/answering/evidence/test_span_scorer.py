@@ -19,12 +19,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_batch import SpanBatch
+from desk_rag.answering.evidence.span_batch import QuestionChunkPair, SpanBatch
 from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanModel
 from desk_rag.answering.evidence.span_scorer import _KEPT, Span, SpanScorer, SpanScores, _Window, load_span_scorer
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ModelNotFound
+from desk_rag.model.embedded.bert_bf16 import Bf16Bert
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 
 SHIPPED = assets_dir() / "pointer" / "pointer.safetensors"
@@ -232,7 +233,9 @@ def test_a_field_holds_the_scores_of_the_network(pointer: SpanScorer) -> None:
         expected = pointer._net(SpanBatch(line, kinds, torch.ones_like(line).bool(), kinds.bool()))[0]
     (window,) = read(pointer, KEY, NOTE)._windows
     assert list(window.offsets) == encoded.offsets
-    assert torch.equal(window.scores, expected[len(head) : -1, len(head) : -1])
+    # Rows are filled up to full tiles, after which bfloat16 sums in another order.
+    torch.testing.assert_close(window.scores, expected[len(head) : -1, len(head) : -1], atol=0.1, rtol=0.02)
+    assert torch.equal(window.scores.isinf(), expected[len(head) : -1, len(head) : -1].isinf())
     assert window.scores.dtype == torch.float32 and window.scores.device.type == "cpu"
 
 
@@ -355,13 +358,41 @@ def test_the_embedder_is_left_as_it_was(embedder: Embedder) -> None:
 def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, pointer: SpanScorer) -> None:
     theirs = dict(embedder.transformer()[0].named_parameters())
     ours = dict(pointer._net.bert.named_parameters())
-    assert set(ours) == set(theirs)
     shared = {name for name in ours if ours[name].data_ptr() == theirs[name].data_ptr()}
-    assert shared == {name for name in ours if name.startswith("embeddings.")}
+    assert shared == {name for name in theirs if name.startswith("embeddings.")}
     assert "embeddings.word_embeddings.weight" in shared
     learned = [name for name in ours if name.startswith("encoder.") and ours[name].dim() == 2]
-    assert len(learned) == 36 and not any(torch.equal(ours[name], theirs[name]) for name in learned)
-    assert not any(ours[name].requires_grad for name in learned)
+    packed = isinstance(pointer._net.bert, Bf16Bert)
+    assert len(learned) == (0 if packed else 36), "packed matrices keep no copy in fp32"
+    assert not any(torch.equal(ours[name], theirs[name]) for name in learned)
+    assert not any(parameter.requires_grad for parameter in ours.values())
+
+
+def test_helpers_read_what_is_to_be_read_and_nothing_twice(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks are read on the threads of the pointer too, whose number does not change that of other threads."""
+    before, asked = torch.get_num_threads(), list[tuple[str, int]]()
+    pointer = load_span_scorer(embedder)
+    scores_of, lock, both = pointer._scores, threading.Lock(), threading.Barrier(2)
+
+    def noted(pair: QuestionChunkPair) -> Tensor:
+        with lock:
+            asked.append((threading.current_thread().name, torch.get_num_threads()))
+            first_two = len(asked) <= 2
+        if first_two and pointer._ahead is not None:
+            both.wait(30)  # so that neither thread reads all
+        return scores_of(pair)
+
+    monkeypatch.setattr(pointer, "_scores", noted)
+    texts = [f"{number}. {NOTE}" for number in range(6)]
+    fields = pointer.read(KEY, texts)
+    assert len(asked) == len(texts) and {count for _, count in asked} == {1}
+    assert (len({name for name, _ in asked}) > 1) == (pointer._ahead is not None)
+    assert torch.get_num_threads() == before
+    pointer.close()
+    alone = load_span_scorer(embedder)
+    assert all(alike(field, read(alone, KEY, text)) for field, text in zip(fields, texts, strict=True))
 
 
 def test_two_pointers_are_alike_and_named_by_their_adapter(

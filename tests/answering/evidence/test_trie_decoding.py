@@ -46,13 +46,17 @@ def at_random(seed: int) -> Says:
 def laid(
     says: Says, branches: Sequence[Candidate], forks: LookaheadConfig = ONLY_HERE, ends: Sequence[int] = (END,)
 ) -> tuple[Decoded, ScriptedPass]:
-    """Decode, and check what must hold of every walk."""
+    """Decode, and check what must hold of every walk; and that reading the best text at once changes nothing."""
     run = ScriptedPass(SIZE, says, START)
+    at_once = ScriptedPass(SIZE, says, START, reads_at_once=True)
+    other = TrieDecoder(at_once, forks, ends).decode_best(branches, log_probabilities(at_once.logits()), START)
     got = TrieDecoder(run, forks, ends).decode_best(branches, log_probabilities(run.logits()), START)
     assert got.token_ids in [branch.ids for branch in branches]
     kept = got.token_ids[:-1] if got.token_ids[-1] in ends else got.token_ids
     assert tuple(run.ids) == kept, "the id that ends an answer is never read"
     torch.testing.assert_close(log_probabilities(got.logits), log_probabilities(run.logits()))
+    assert other.token_ids == got.token_ids and at_once.ids == run.ids
+    torch.testing.assert_close(log_probabilities(other.logits), log_probabilities(got.logits))
     return got, run
 
 
@@ -218,3 +222,34 @@ def test_a_text_that_is_anothers_beginning_is_laid_where_it_is_worth_more() -> N
     for gains, chosen in (((2.0, 1.0), short), ((1.0, 2.0), long), ((1.0, 1.0), long)):
         got, run = laid(favours({}), [Candidate(short, gains[0]), Candidate(long, gains[1])])
         assert got.token_ids == chosen and tuple(run.ids) == chosen
+
+
+# Reading ahead -----------------------------------------------------------------------------------------------------
+
+
+def test_the_text_with_the_best_bonus_takes_one_pass_and_is_read_on_where_it_loses() -> None:
+    texts = [Candidate((3, 4, 5, 6, END), 2.0), Candidate((3, 4, 7, 8, END), 1.0), Candidate((3, 9, END), 0.0)]
+    run = ScriptedPass(SIZE, favours({}), START, reads_at_once=True)
+    got = TrieDecoder(run, ONLY_HERE, (END,)).decode_best(texts, log_probabilities(run.logits()), START)
+    assert got.token_ids == (3, 4, 5, 6, END)
+    assert run.looked == [(3, 4, 5, 6)] and run.read == []
+    run = ScriptedPass(SIZE, favours({(3, 4): {7: 5.0}}), START, reads_at_once=True)
+    got = TrieDecoder(run, ONLY_HERE, (END,)).decode_best(texts, log_probabilities(run.logits()), START)
+    assert got.token_ids == (3, 4, 7, 8, END) and run.ids == [3, 4, 7, 8]
+    assert run.looked == [(3, 4, 5, 6)] and run.read == [(7, 8)]
+
+
+def test_what_is_expected_behind_a_text_is_read_with_it_and_used_or_dropped() -> None:
+    quotes = [Candidate((3, 4), 2.0), Candidate((5, 6), 0.0)]
+    answers = [Candidate((7, 8, END), 1.0), Candidate((7, 9, END), 0.0)]
+    for expected, used, passes in (((7, 8, END), True, 1), ((7, 9, END), True, 2), ((7, 8, END), False, 2)):
+        run = ScriptedPass(SIZE, favours({}), START, reads_at_once=True)
+        decoder = TrieDecoder(run, ONLY_HERE, (END,))
+        quote = decoder.decode_best(quotes, log_probabilities(run.logits()), START, lambda _, ids=expected: ids)
+        assert quote.token_ids == (3, 4) and tuple(run.ids) == (3, 4, *expected[:-1])
+        if not used:
+            decoder.drop_from(START + 2)
+            assert run.ids == [3, 4]
+        answer = decoder.decode_best(answers, log_probabilities(quote.logits), START + 2)
+        assert answer.token_ids == (7, 8, END) and run.ids == [3, 4, 7, 8]
+        assert run.looked[0] == (3, 4, *expected[:-1]) and len(run.looked) + len(run.read) == passes

@@ -11,20 +11,22 @@ import pytest
 from desk_rag.answering.events import Finished
 from desk_rag.answering.questions.folder import documents
 from desk_rag.answering.questions.folder.reading.fields import fields_of
+from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of, parsed, sums
 from desk_rag.answering.questions.folder.reading.naming import suggestions
-from desk_rag.answering.questions.folder.reading.overview import names_in
+from desk_rag.answering.questions.folder.reading.overview import names_in, overview
 from desk_rag.answering.questions.folder.reading.periods import take_period
-from desk_rag.answering.questions.folder.reading.records import all_dates
+from desk_rag.answering.questions.folder.reading.records import Record, all_dates
 from desk_rag.answering.questions.folder.request import Role, Task, request_of
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.config import IndexSettings, Settings
 from desk_rag.documents.chunking import Chunk, Location, chunk_id_of
+from desk_rag.documents.status import FileState
 from desk_rag.ingest import pipeline
 from desk_rag.model import weights
 from desk_rag.model.prompt import load_prompt
 from desk_rag.store.store import Store
-from desk_rag.store.types import FileStamp, Passage
+from desk_rag.store.types import DocumentRow, FileStamp, Passage
 
 TODAY = date(2026, 11, 23)
 
@@ -32,6 +34,10 @@ TODAY = date(2026, 11, 23)
 def passage_of(text: str) -> Passage:
     chunk = Chunk(chunk_id_of(text), 0, text, len(text.split()), Location())
     return Passage(chunk, Path("/docs/file.txt"), "", FileStamp(0, 0, 0, ""))
+
+
+def row_of(name: str) -> DocumentRow:
+    return DocumentRow(Path("/docs") / name, "", "", FileStamp(0, 0, 0, ""), FileState.INDEXED, "", 1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +158,28 @@ def test_a_name_is_suggested_only_if_it_is_near() -> None:
     assert suggestions("3.md", names) == ["lease Harbour Lane 3.md"]
     assert suggestions("shelfes.md", names) == ["shelves.md"]
     assert suggestions("zebra.md", names) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_paid", "party"),
+    [
+        ("Tovey & Daughter, Glaziers\n\nINVOICE\nTotal: 114.00\nPaid in cash.", True, "Tovey & Daughter, Glaziers"),
+        ("Coldharbour Heating Ltd, 8 Foundry Road\nTotal: 210.00\nSent to Pettigrew; paid by the landlord.", True,
+         "Coldharbour Heating Ltd"),
+        ("Penhallow Roofing › INVOICE\nTotal: 86.00\nPayable by: 20 May 2026", None, "Penhallow Roofing"),
+        ("Marsh Lane Practice\nTotal: 205.80\nStatus: unpaid", False, "Marsh Lane Practice"),
+        ("Marsh Lane Practice\nTotal: 205.80\nIt must be paid by 3 May.", None, "Marsh Lane Practice"),
+    ],
+)  # fmt: skip
+def test_who_issued_an_invoice_and_whether_it_is_paid(text: str, is_paid: bool | None, party: str) -> None:
+    record = Record(Kind("invoice", "invoices"), row_of("invoice.txt"), (passage_of(text),))
+    assert (record.paid[0], record.party) == (is_paid, party)
+
+
+def test_the_entries_of_a_diary_date_it() -> None:
+    text = "2 May 2003\nWedding.\n\n14 May 2003\nSunburn.\n\n30 November 2003\nWe moved in."
+    assert "dated 2 May 2003 to 30 November 2003" in overview([row_of("2003.txt")], [[passage_of(text)]])
+    assert "dated" not in overview([row_of("list.txt")], [[passage_of("Born 2 May 1903, died 3 May 1999.\nRoses.")]])
 
 
 def test_names_in_a_text_leave_labels_and_greetings_out() -> None:

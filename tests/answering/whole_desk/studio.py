@@ -59,14 +59,24 @@ Invoice number: follows, order 7731
 
 Total: £148.20
 """,
-    "offers/2024-01-22 Harrow barn.txt": """Offer no. A-24-01: conversion of the barn at Nether Farm
+    "offers/2024-01-22 Harrow barn.md": """Offer no. A-24-01: conversion of the barn at Nether Farm
 Client: Peter and Lucinda Harrow
+
+| Stage | What | Fee |
+|---|---|---|
+| 1 | Survey and sketch | £5,200 |
+| 2 | Working drawings | £14,800 |
 
 Total without VAT: £38,400. The offer stands for 60 days.
 Interior furniture is not part of this offer.
 """,
-    "offers/2024-07-03 Pemberton attic.txt": """Offer no. A-24-05: attic with outside stair
+    "offers/2024-07-03 Pemberton attic.md": """Offer no. A-24-05: attic with outside stair
 Client: Mrs Ines Pemberton
+
+| Stage | What | Fee |
+|---|---|---|
+| 1 | New application | £3,350 |
+| 2 | Working drawings | £5,600 |
 
 Total without VAT: £12,150. The offer stands for 30 days.
 """,
@@ -169,6 +179,9 @@ _MAILS = (
     ("stair", "Ana Ruiz", "21 May 2024", "Quarry Bank stair",
      "The outside stair needs two posts of galvanised steel. I am in Seville from 1 to 16 June."),
     ("account", "Ana Ruiz", "19 Jun 2024", "My account", "Here is my account for Nether Farm: 640 for the note."),
+    ("shutter", "Fenella Groat", "12 Sep 2024", "Re: shutter",
+     "Dear Teresa, the shutter fell on Sunday. Nobody was hurt, but we have closed the kiosk.\n\n"
+     "> On 9 Sep 2024 Teresa wrote:\n> Did Brackley turn up last week as they said?"),
     ("organ", "Ana Sorley", "27 May 2024", "The organ",
      "Dear Teresa, the organ has gone to a parish in Kaunas. They sang when it left."),
 )  # fmt: skip

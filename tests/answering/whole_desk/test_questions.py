@@ -87,8 +87,9 @@ def test_the_printed_answer_at_another_desk(freelancer: AnswerEngine, question: 
 
 def test_every_row_of_a_total_is_shown_and_adds_up(engine: AnswerEngine) -> None:
     text = printed(engine, "What is the total of the invoices of Kessler Heating?")
-    rows = re.findall(r"^KH-\S+, .*?, ([\d,.]+) euros: ", text, re.MULTILINE)
+    rows = re.findall(r"^\[\d+\] KH-\S+, .*?, ([\d,.]+) euros: ", text, re.MULTILINE)
     assert len(rows) == 5
+    assert len(re.findall(r"^(?:\[\d+\] )?\S*KH-\d+", text, re.MULTILINE)) == 5, "a document is listed once"
     assert sum(round(float(row.replace(",", "")) * 100) for row in rows) == 483_083
     assert "Of another party and left out, although the name stands in it: Nordfracht Logistics 2022.md" in text
     assert "2 rows of payments 2024.csv, 784.15 in all" in text

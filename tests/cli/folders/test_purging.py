@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.cli import main
+from desk_rag.cli import main, store_access
 from desk_rag.config import StoreSettings, default_path, load
 from desk_rag.documents.status import FileState
 from desk_rag.store.store import Store
@@ -19,6 +19,7 @@ class Desk:
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.docs, self.data, self.capsys = root / "docs", root / "data", capsys
         self.private = self.docs / "private"
+        self.rule = f"{self.private}/"
         self.private.mkdir(parents=True)
         (self.private / "health.md").write_text("The blood pressure was 148/92 in March.\n")
         (self.docs / "door.txt").write_text("The kitchen door is painted green.\n")
@@ -42,24 +43,52 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 def test_a_purged_folder_is_read_by_no_later_command_until_its_rule_is_taken_away(desk: Desk) -> None:
     asked = desk.run("purge", str(desk.private))
-    assert asked[0] == 2 and "“/private/” is excluded from then on" in asked[2]
+    assert asked[0] == 2 and f"“{desk.rule}” is excluded from then on" in asked[2]
     assert not default_path().exists() and "health.md" in desk.indexed()
     code, out, _ = desk.run("purge", str(desk.private), "--verify", "--yes")
-    assert code == 0 and "no trace" in out and "“/private/” is excluded from now on (`exclude` under [index] in " in out
-    assert f"`desk-rag index` does not read {desk.private} again until you remove that line." in out
-    assert load().index.exclude == ("/private/",)
+    assert code == 0 and "no trace" in out
+    assert f"“{desk.rule}” is excluded from now on (`exclude` under [index] in " in out
+    assert f"`desk-rag index` does not read {desk.private} again until you remove that line. Under another" in out
+    assert load().index.exclude == (desk.rule,)
     question, search = ("ask", "What is my blood pressure?"), ("search", "blood pressure", "--words")
     for command in (question, search, ("index", str(desk.docs), "--no-kv")):
         assert "148/92" not in desk.run(*command)[1]
         assert desk.indexed() == {"door.txt"}
     for path in (desk.private, desk.private / "health.md"):
         explained = desk.run("why", str(path))[1]
-        assert "exclude: /private/" in explained and "`exclude` under [index] in " in explained
+        assert f"exclude: {desk.rule}" in explained and "`exclude` under [index] in " in explained
     default_path().unlink()
     explained = desk.run("why", str(desk.private))[1]
-    assert "not indexed yet; it was left out (exclude: /private/) and no longer is" in explained
+    assert f"not indexed yet; it was left out (exclude: {desk.rule}) and no longer is" in explained
     assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
     assert desk.indexed() == {"door.txt", "health.md"}
+
+
+def test_a_folder_of_the_same_name_elsewhere_stays(desk: Desk) -> None:
+    other, deeper = desk.docs.parent / "stick" / "private", desk.docs / "work" / "private"
+    for folder, word in ((other, "Basilisk"), (deeper, "Umbra")):
+        folder.mkdir(parents=True)
+        (folder / f"{word}.md").write_text(f"The {word} lamp costs 31 crowns.\n")
+    assert desk.run("index", str(other.parent), str(desk.docs), "--no-kv")[0] == 0
+    assert desk.run("purge", str(desk.private), "--yes")[0] == 0
+    assert desk.run("index", str(other.parent), str(desk.docs), "--no-kv")[0] == 0
+    assert desk.indexed() == {"door.txt", "Basilisk.md", "Umbra.md"}
+    for file in (other / "Basilisk.md", deeper / "Umbra.md"):
+        assert "indexed" in desk.run("why", str(file))[1]
+
+
+def test_why_applies_rules_from_the_indexed_folder_only(desk: Desk) -> None:
+    default_path().parent.mkdir(parents=True)
+    default_path().write_text('[index]\nexclude = ["/private/"]\n')
+    deeper = desk.docs / "work" / "private"
+    deeper.mkdir(parents=True)
+    (deeper / "umbra.txt").write_text("The umbra is dark.\n")
+    (desk.docs / "work" / "plan.txt").write_text("A plan.\n")
+    assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
+    assert desk.indexed() >= {"umbra.txt", "plan.txt"}
+    assert "left out" not in desk.run("why", str(deeper / "umbra.txt"))[1]
+    (deeper / "new.txt").write_text("New.\n")
+    assert "not indexed yet" in desk.run("why", str(deeper / "new.txt"))[1]
 
 
 def test_rules_that_are_there_stay_and_one_that_is_not_needed_is_not_written(desk: Desk) -> None:
@@ -67,10 +96,31 @@ def test_rules_that_are_there_stay_and_one_that_is_not_needed_is_not_written(des
     settings.parent.mkdir(parents=True)
     settings.write_text('[index]\nexclude = ["*.log"]  # mine\n')
     assert desk.run("purge", str(desk.private / "health.md"), "--yes")[0] == 0
-    assert load().index.exclude == ("*.log", "/private/health.md") and "# mine" in settings.read_text()
+    assert load().index.exclude == ("*.log", f"{desk.rule}health.md") and "# mine" in settings.read_text()
     report = json.loads(desk.run("purge", str(desk.private / "health.md"), "--yes", "--json")[1])
     assert report["excluded"] == [], "a rule leaves it out already"
-    assert load().index.exclude == ("*.log", "/private/health.md")
+    assert load().index.exclude == ("*.log", f"{desk.rule}health.md")
+
+
+def test_a_purge_that_fails_leaves_no_rule_behind(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_access, "LOCK_SECONDS", 0.1)
+    settings = default_path()
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[index]\nexclude = ["*.log"]  # mine\n')
+    with Store.open(desk.data, StoreSettings(), writer=True):
+        code, _, err = desk.run("purge", str(desk.private), "--yes")
+    assert code == 4 and "is writing" in err and "end it if it is a UI" in err
+    assert load().index.exclude == ("*.log",) and "# mine" in settings.read_text()
+    assert desk.indexed() == {"door.txt", "health.md"}
+
+
+def test_purge_of_everything_says_what_goes_and_what_stays(desk: Desk) -> None:
+    settings = default_path()
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[index]\nexclude = ["*.log"]\n')
+    code, out, _ = desk.run("purge", "--all", "--yes")
+    assert code == 0 and "and all saved chats." in out
+    assert f"Your settings in {settings} stay, with what they exclude." in out
 
 
 def test_what_cannot_be_excluded_is_purged_all_the_same_and_said(desk: Desk) -> None:
@@ -78,7 +128,7 @@ def test_what_cannot_be_excluded_is_purged_all_the_same_and_said(desk: Desk) -> 
     default_path().parent.write_text("a file where the folder of the settings should be")
     code, out, _ = desk.run("purge", str(desk.private), "--yes")
     assert code == 0 and "Forgot 1 document" in out and desk.indexed() == {"door.txt"}
-    assert "is read again with the next question" in out and '"/private/"' in out
+    assert "is read again with the next question" in out and f'"{desk.rule}"' in out
 
 
 def test_a_purged_indexed_folder_is_read_again_by_no_question(desk: Desk) -> None:

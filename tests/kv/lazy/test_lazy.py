@@ -89,10 +89,20 @@ def check(
     return kernel
 
 
+DIMS, DTYPES = (64, 96, 128), (torch.float32, torch.float16, torch.bfloat16)
+"""Each of them is in every run, all pairs among the slow tests."""
+
+
 @with_kernel
-@pytest.mark.parametrize("dim", [64, 96, 128])
+@pytest.mark.parametrize(
+    ("dim", "dtype"),
+    [
+        pytest.param(dim, dtype, marks=() if DIMS.index(dim) == DTYPES.index(dtype) else pytest.mark.slow)
+        for dim, dtype in itertools.product(DIMS, DTYPES)
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("queries", [1, 12])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_kernel_head_sizes_dtypes_and_both_rotations(dim: int, queries: int, dtype: torch.dtype) -> None:
     """One query token turns the query, twelve times three heads turn the keys."""
     check(some_context([37, 64, 1], heads=2, dim=dim), heads=2, group=3, queries=queries, plain=17, dtype=dtype)

@@ -68,6 +68,24 @@ def _longrope(state: State, config: Any) -> State:
     return state | {f"rope_factors_{name}.weight": tensor for name, tensor in factors.items()}
 
 
+def _experts(state: State, config: Any) -> State:
+    """Experts' matrices in three tensors a layer; transformers holds two of them as one."""
+    changed = {name: tensor for name, tensor in state.items() if ".experts." not in name}
+    for index in range(config.num_hidden_layers):
+        place, target = f"model.layers.{index}.mlp.experts", f"blk.{index}.ffn"
+        gate, up = state[f"{place}.gate_up_proj"].chunk(2, 1)
+        down = state[f"{place}.down_proj"]
+        changed |= {f"{target}_{name}_exps.weight": part for name, part in (("gate", gate), ("up", up), ("down", down))}
+    return changed
+
+
+def _with_norms() -> Any:
+    """Qwen 3's experts with shares that add up to one, as every published file has them."""
+    model_class, config = next(family for family in FAMILIES if family.name == "qwen3-moe").build()
+    config.norm_topk_prob = True
+    return model_class, config
+
+
 def _scaled_llama() -> Any:
     """Llama 3's own scaling; a tiny one over short texts would not be that of any published file."""
     from transformers import LlamaForCausalLM
@@ -101,8 +119,21 @@ def _tied() -> Any:
     return model_class, config
 
 
-_OWN = [Family("llama-8b-rope", _scaled_llama), Family("gemma3-six", _six_layers), Family("gemma2-tied", _tied)]
+def _every_fourth() -> Any:
+    """SmolLM3 with every fourth layer without position, as llama.cpp has it without being told."""
+    from transformers import SmolLM3Config
+
+    model_class, config = next(family for family in FAMILIES if family.name == "smollm3").build()
+    fields = {**config.to_dict(), "num_hidden_layers": 5, "no_rope_layers": [1, 1, 1, 0, 1], "layer_types": None}
+    return model_class, SmolLM3Config(**fields)
+
+
+_OWN = [
+    Family("llama-8b-rope", _scaled_llama), Family("gemma3-six", _six_layers), Family("gemma2-tied", _tied),
+    Family("smollm3-five", _every_fourth), Family("qwen3-moe-norm", _with_norms),
+]  # fmt: skip
 _ARCH = gguf.MODEL_ARCH
+_OF_EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
 TINY = {
     "llama": Tiny(_ARCH.LLAMA, "llama", _permuted),
     "llama-llama3": Tiny(_ARCH.LLAMA, "llama-8b-rope", _llama3),
@@ -119,6 +150,15 @@ TINY = {
     "gemma2": Tiny(_ARCH.GEMMA2, "gemma2-tied", _plus_one, {"attention.sliding_window": 24,
                                                        "attn_logit_softcapping": 50.0,
                                                        "final_logit_softcapping": 30.0}),
+    "granite": Tiny(_ARCH.GRANITE, "granite", _permuted, {"attention.scale": 0.3, "embedding_scale": 3.0,
+                                                          "residual_scale": 0.5, "logit_scale": 2.0}),
+    "smollm3": Tiny(_ARCH.SMOLLM3, "smollm3-five", _permuted),
+    "qwen3moe": Tiny(_ARCH.QWEN3MOE, "qwen3-moe-norm", _experts, _OF_EXPERTS),
+    "qwen3vlmoe": Tiny(_ARCH.QWEN3VLMOE, "qwen3-moe-norm", _experts,
+                       {**_OF_EXPERTS, "rope.dimension_sections": [6, 5, 5, 0]}),
+    "olmo2": Tiny(_ARCH.OLMO2, "olmo2"),
+    "qwen2vl": Tiny(_ARCH.QWEN2VL, "qwen2", keys={"rope.dimension_sections": [2, 3, 3, 0]}),
+    "qwen3vl": Tiny(_ARCH.QWEN3VL, "qwen3", keys={"rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3}),
     "gemma3": Tiny(_ARCH.GEMMA3, "gemma3-six", _plus_one, {"attention.sliding_window": 24,
                                                            "rope.scaling.type": "linear", "rope.scaling.factor": 4.0,
                                                            "rope.freq_base": 10000.0}),
@@ -141,7 +181,9 @@ def write_tiny(file: Path, tiny: Tiny, kind: Kind) -> Any:
         writer, {**fields, "rope_theta": None, "rope_parameters": {}} if "rope.freq_base" in tiny.keys else fields
     )
     for key, value in tiny.keys.items():
-        adders = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        adders = {
+            str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array,
+        }  # fmt: skip
         adders[type(value)](f"{gguf.MODEL_ARCH_NAMES[tiny.arch]}.{key}", value)
     add_tokenizer(writer, _with_a_merge(json.loads(byte_tokenizer().to_str())), eos=2)
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -18,6 +19,8 @@ from desk_rag.model.loading import load_model
 from tests.model.gguf.families import TINY, write_tiny
 from tests.models import VOCABULARY
 
+MORE = {"qwen25vl"}
+"""Architectures that differ from others by their name alone."""
 IDS = torch.arange(100)[None] * 7 % VOCABULARY
 
 
@@ -34,7 +37,7 @@ def test_logits_are_those_of_the_model_itself(name: str, tmp_path: Path) -> None
 
 
 def test_every_architecture_that_is_named_was_tried() -> None:
-    assert {gguf.MODEL_ARCH_NAMES[tiny.arch] for tiny in TINY.values()} | {"qwen3moe"} == set(architectures())
+    assert {gguf.MODEL_ARCH_NAMES[tiny.arch] for tiny in TINY.values()} | MORE == set(architectures())
 
 
 def test_a_scaling_of_positions_that_is_left_out_would_be_seen(tmp_path: Path) -> None:
@@ -62,9 +65,17 @@ def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(
         load_model(ModelSettings(device="cpu", name=str(file)))
 
 
+def test_olmo_3_is_refused_by_its_windows(tmp_path: Path) -> None:
+    tiny = TINY["olmo2"]
+    write_tiny(tmp_path / "a.gguf", replace(tiny, keys={"attention.sliding_window": 24}), Kind.F32)
+    with pytest.raises(UnsupportedModel, match="sliding windows in some layers"):
+        load_model(ModelSettings(device="cpu", name=str(tmp_path / "a.gguf")))
+
+
 @pytest.mark.parametrize(
     ("key", "value", "match"),
     [
+        ("qwen2.rope.dimension_sections", [2, 3, 3, 0], "M-RoPE"),
         ("qwen2.rope.scaling.type", "dynamic", "RoPE scaling 'dynamic'"),
         ("qwen2.attention.kv_lora_rank", 16, "latent"),
         ("qwen2.attention.shared_kv_layers", 2, "share the KV"),

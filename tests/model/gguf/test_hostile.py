@@ -16,7 +16,8 @@ import gguf
 import numpy as np
 import pytest
 
-from desk_rag.config import ModelSettings
+from desk_rag.cli import doctor
+from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ModelError
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.loading import load_model
@@ -188,6 +189,9 @@ def test_it_is_refused_soon_and_in_words(name: str, tmp_path: Path) -> None:
     assert re.search(match, message), message
     assert len(message) < 600 and "\n" not in message
     assert refusal.value.exit_code == 5
+    with pytest.raises(ModelError) as doctors:
+        doctor._model(Settings(model=settings, data_dir=tmp_path / "data"))
+    assert doctors.value.message == message
 
 
 def test_there_are_many_and_the_file_they_are_made_from_is_sound(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.widgets import Footer
 
 from desk_rag.config import Settings, UISettings
 from desk_rag.errors import ConfigError
@@ -89,3 +90,17 @@ def test_a_wrong_key_stops_the_start_and_a_change_in_the_settings_screen(tmp_pat
         settings.prepare(row, '{ copi = "f10" }')
     settings.make(settings.prepare(row, '{ copy = "f10" }'))
     assert '"f10"' in (tmp_path / "c.toml").read_text()
+
+
+async def test_the_footer_is_drawn_anew_only_when_what_it_shows_has_changed(running: Run) -> None:
+    async with running(ScriptedBackend()) as pilot:
+        app, footer = pilot.app, pilot.app.screen.query_one(Footer)
+        first, shown = list(footer.children), screen_text(pilot.app).splitlines()[-1]
+        assert first
+        for _ in range(3):  # as after every status, and when the focus moves among widgets with the same keys
+            app.refresh_bindings()
+            await pilot.pause(0.1)
+        assert list(footer.children) == first
+        await ask(pilot, Q)
+        await until(pilot, lambda: screen_text(app).splitlines()[-1] != shown)
+        assert not set(first) & set(footer.children)

@@ -18,7 +18,6 @@ from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import run_with
 from desk_rag.tui.management.session import Session
-from tests.store.made import key, kv_for
 from tests.tui.management.conftest import READER
 from tests.tui.scripted import HOSTILE, ScriptedBackend
 
@@ -41,8 +40,8 @@ def checks(_settings: Settings) -> Iterator[HostileFinding]:
     yield HostileFinding()
 
 
-def main(place: Path) -> int:
-    """Index hostile files and open the app on them."""
+def main(place: Path, *, is_first_run: bool) -> int:
+    """Open the app on an index of hostile files, or for the first time in a home directory that holds them."""
     folder = place / f"top {NAME}"
     (folder / f"dir {NAME}").mkdir(parents=True)
     (folder / f"dir {NAME}" / "inside.md").write_text(HOSTILE)
@@ -54,6 +53,16 @@ def main(place: Path) -> int:
         index=IndexSettings(settle_seconds=0),
         store=StoreSettings(budget_gib=1, reserve_gib=0),
     )
+    if not is_first_run:
+        _index(folder, settings)
+    folders = [] if is_first_run else [folder]
+    session = Session(settings, folders, place / "config.toml", checks)
+    return run_with(ScriptedBackend(session=session), folders)
+
+
+def _index(folder: Path, settings: Settings) -> None:
+    from tests.store.made import key, kv_for  # imports torch, which the first run does without
+
     with Store.open(settings.data_dir, settings.store, writer=True) as store:
         prompt = load_prompt(READER)
         for _ in sync_folder(store, folder, prompt, prompt.chunk_size, settings.index, lambda: False):
@@ -64,12 +73,7 @@ def main(place: Path) -> int:
         store.publish_activity(
             Activity(os.getpid(), time.time(), IndexStage.WORDS, 1, 2, "files", 1.0, 1.0, HOSTILE, HOSTILE)
         )
-    folders = [] if len(sys.argv) > 2 else [folder]
-    if not folders:
-        settings = settings.model_copy(update={"data_dir": place / "new"})
-    session = Session(settings, folders, place / "config.toml", checks)
-    return run_with(ScriptedBackend(session=session), folders)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), is_first_run=sys.argv[2:] == ["first"]))

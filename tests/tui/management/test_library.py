@@ -7,6 +7,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from desk_rag import config
+from desk_rag.documents.discovery import FoundFile, LeftOut, examine
 from desk_rag.documents.status import FileState
 from desk_rag.store.catalog import checksums
 from desk_rag.store.catalog.rows import upsert
@@ -100,10 +101,10 @@ async def test_a_file_is_excluded_after_a_question_and_back_with_undo(opened: Op
         await until(pilot, lambda: "Exclude doors.md?" in screen_text(pilot.app))
         await pilot.press("y")
         await until(pilot, lambda: "is excluded" in screen_text(pilot.app))
-        assert config.load(world.config).index.exclude == ("*.bak", "/house/doors.md")
+        assert config.load(world.config).index.exclude == ("*.bak", "~/docs/house/doors.md")
         kept = world.config.read_text()
         assert "# what we keep" in kept and "# not these" in kept and "# backups" in kept
-        assert pilot.app.backend.session.settings.index.exclude == ("*.bak", "/house/doors.md")
+        assert pilot.app.backend.session.settings.index.exclude == ("*.bak", "~/docs/house/doors.md")
         await pilot.press("f9")
         await until(pilot, lambda: "no longer excluded" in screen_text(pilot.app))
         assert config.load(world.config).index.exclude == ("*.bak",)
@@ -147,7 +148,7 @@ async def test_a_folder_is_forgotten_and_remembered(opened: Open, world: World) 
         await until(pilot, lambda: "Forget house?" in screen_text(pilot.app))
         await pilot.press("k")
         await until(pilot, lambda: "Forgot 2 documents of house" in screen_text(pilot.app))
-        assert config.load(world.config).index.exclude == ("*.bak", "/house/")
+        assert config.load(world.config).index.exclude == ("*.bak", "~/docs/house/")
         with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
             assert store.documents(world.folder / "house") == []
             assert store.document(world.folder / "notes.md") is not None
@@ -193,19 +194,19 @@ def test_what_somebody_wrote_into_the_settings_file_meanwhile_stays(world: World
     doors, house = world.folder / "house" / "doors.md", world.folder / "house"
     world.config.write_text(world.config.read_text().replace('["*.bak"]', '["*.bak", "drafts/"]'))
     excluded = changes.exclude(changes.exclusion(doors, world.folder))
-    assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "/house/doors.md")
+    assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "~/docs/house/doors.md")
     forgotten = changes.forget(world.folder / "notes.md", keep_caches=False)
     assert "with all caches" in forgotten.sentence
     assert excluded.undo is not None
     excluded.undo()
-    left = ("*.bak", "drafts/", "/notes.md")
+    left = ("*.bak", "drafts/", "~/docs/notes.md")
     assert config.load(world.config).index.exclude == left, "what was forgotten for good is not read again"
     kept = changes.forget(house, keep_caches=True)
     world.config.write_text(world.config.read_text().replace('"drafts/"', '"drafts/", "*.log"'))
     assert kept.undo is not None
     kept.undo()
-    assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "*.log", "/notes.md")
-    assert session.settings.index.exclude == ("*.bak", "drafts/", "*.log", "/notes.md")
+    assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "*.log", "~/docs/notes.md")
+    assert session.settings.index.exclude == ("*.bak", "drafts/", "*.log", "~/docs/notes.md")
     session.detach()
 
 
@@ -222,16 +223,15 @@ def test_undoing_a_forgotten_folder_brings_back_that_folder_alone(world: World) 
     session.detach()
 
 
-def test_a_rule_that_holds_in_another_folder_too_says_so(world: World) -> None:
+def test_a_rule_leaves_a_folder_of_that_name_in_another_folder(world: World) -> None:
     other = world.folder.parent / "copy"
     (other / "house").mkdir(parents=True)
     (other / "house" / "doors.md").write_text("# Doors\n\nThe cellar door is brown.\n")
     World(other, world.settings, world.config).sync()
     session = Session(world.settings, [world.folder, other], world.config)
-    changes = LibraryChanges(session)
-    assert changes.exclusion(world.folder / "house", world.folder).elsewhere == (other / "house",)
-    assert changes.exclusion(world.folder / "notes.md", world.folder).elsewhere == ()
-    assert str(other / "house") in changes.forget(world.folder / "house", keep_caches=True).sentence
+    LibraryChanges(session).forget(world.folder / "house", keep_caches=True)
+    assert isinstance(examine(other, other / "house" / "doors.md", session.settings.index), FoundFile)
+    assert isinstance(examine(world.folder, world.folder / "house" / "doors.md", session.settings.index), LeftOut)
     session.detach()
 
 

@@ -79,6 +79,7 @@ async def test_panel(
     busy: World, monkeypatch: pytest.MonkeyPatch, name: str, pressed: str, signs: tuple[str, ...], looks: Sequence[str]
 ) -> None:
     monkeypatch.setattr(machine, "measure", lambda _settings, text: Machine(0, 0, 12 << 30, 1 << 30, text))
+    monkeypatch.setattr(machine, "with_rates", lambda measured, _settings: measured)
     session = Session(busy.settings, [busy.folder], busy.config, checks)
     app = DeskRagApp(ScriptedBackend(session=session), [busy.folder])
 

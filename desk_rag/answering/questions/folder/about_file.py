@@ -52,6 +52,11 @@ _HOW_MANY = re.compile(
     r"^how\s+many\s+(?P<kind>[\w-]+(?:\s+files?)?)(?:\s+(?:are\s+there|do\s+(?:I|we)\s+have))?(?:\s+here)?$", re.I
 )
 _TABLES = frozenset({Format.TABLE, Format.SHEETS})
+_ENTRIES = {
+    Format.CONTACTS: content_stems("contacts people persons addresses cards names"),
+    Format.CALENDAR: content_stems("appointments events dates meetings"),
+}
+"""Formats made of entries, with the words for these."""
 _ROW_WORDS = content_stems("row rows entry entries line lines record records item items")
 _MOST_ROWS = 50
 
@@ -158,6 +163,14 @@ def _rows(
 ) -> Iterator[AnswerEvent]:
     """Yield the number of rows of a table, all or those with the words of the question."""
     stems = content_stems(noun)
+    form = format_of_name(row.path.name)
+    if form in _ENTRIES and not which and stems & (_ENTRIES[form] | _ROW_WORDS):
+        places = (one.chunk.location for one in store.passages_of(row.path))
+        last = max((place.page_end or place.page_start or 0 for place in places), default=0)
+        if last:
+            text = f"{last:,} (counted: entries of {clean_name(row.path.name)})"
+            yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
+        return
     if format_of_name(row.path.name) not in _TABLES or not stems & (content_stems(row.path.stem) | _ROW_WORDS):
         return
     passages = store.passages_of(row.path)

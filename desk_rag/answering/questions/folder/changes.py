@@ -15,7 +15,7 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
@@ -64,20 +64,29 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         return  # 'What changed in 2019?' asks what the documents say
     rows = _rows(store, under)
     by_change = [row for row in rows if period.holds(_changed_on(row))]
-    dated = [] if changed else _dated(store, rows, period)
+    dated = {} if changed else _dated(store, rows, period)
     if written_in and not (dated or by_change):
         return
-    chosen = sorted({row.path: row for row in [*dated, *by_change]}.values(), key=_newest_first)
-    yield from _listed(store, question, under, chosen, len(rows), period, began, by_date=not changed)
+    chosen = sorted((row for row in rows if row.path in dated or row in by_change), key=_newest_first)
+    yield from _listed(store, question, under, chosen, len(rows), period, began, None if changed else dated)
 
 
 def _listed(
     store: Store, question: str, under: Sequence[Path], chosen: Sequence[DocumentRow], count: int, period: Period,
-    began: float, *, by_date: bool,
+    began: float, dated: dict[Path, Date] | None,
 ) -> Iterator[AnswerEvent]:  # fmt: skip
+    """List files; `dated` holds the dates that some have themselves, None if only their last change counts."""
     words = period.words if not period.words[0].isdigit() else f"in {period.words}"
+    by_date = dated is not None
     what = "dated or last changed" if by_date else "last changed"
-    lines = [f"{clean_name(row.path.name)}: changed on {written(_changed_on(row))}" for row in chosen[:_MOST]]
+    rows = [_first_line(store, row) for row in chosen[:_MOST]]
+    quotes = [row for row in rows if row is not None]
+    shown, roots = show(store, quotes), store.volumes.roots()
+    citations = iter(shown.citations)
+    lines = [
+        listed(next(citations) if quote is not None else None, _when(row, dated or {}), row.path, roots)
+        for row, quote in zip(chosen, rows, strict=False)
+    ]
     head = f"{len(chosen):,} of {plural(count, 'file')} {'was' if len(chosen) == 1 else 'were'} {what} {words}"
     more = f"; the newest {_MOST} are shown" if len(chosen) > _MOST else ""
     known = (
@@ -86,10 +95,13 @@ def _listed(
         else "By when each file was last changed; what was changed in it, and deleted files, are not known."
     )
     text = "\n".join([f"{head}{more}{':' if chosen else '.'}", *lines, known])
-    quotes = [row for one in chosen[:_MOST] if (row := _first_line(store, one)) is not None]
-    yield from finish(
-        store, question, text, show(store, quotes), under, (began, len(quotes), count), found=bool(chosen)
-    )
+    yield from finish(store, question, text, shown, under, (began, len(quotes), count), found=bool(chosen))
+
+
+def _when(row: DocumentRow, dated: dict[Path, Date]) -> str:
+    """'of 3 May 2024', by the file's own date, or 'changed on 4 May 2024'"""
+    day = dated.get(row.path)
+    return f"changed on {written(_changed_on(row))}" if day is None else f"of {written(day)}"
 
 
 def _extreme(
@@ -111,11 +123,11 @@ def _rows(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
     return list({row.path: row for row in indexed(store, under)}.values())
 
 
-def _dated(store: Store, rows: Sequence[DocumentRow], period: Period) -> list[DocumentRow]:
-    """The files whose own date, or that of one of their mails, lies in the period."""
+def _dated(store: Store, rows: Sequence[DocumentRow], period: Period) -> dict[Path, Date]:
+    """The date of each file whose own one, or that of one of its mails, lies in the period."""
     kind = Kind("file", "files")
-    records = ((row, records_of(kind, row, tuple(store.passages_of(row.path)))) for row in rows)
-    return [row for row, of_row in records if any(period.holds(record.date) for record in of_row)]
+    records = (record for row in rows for record in records_of(kind, row, tuple(store.passages_of(row.path))))
+    return {record.path: record.date for record in records if record.date and period.holds(record.date)}
 
 
 def _changed_on(row: DocumentRow) -> Date:

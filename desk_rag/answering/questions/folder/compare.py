@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
+from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of
 from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_in
 from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, not_readable, show
+from desk_rag.answering.questions.whole_folder import finish, listed, not_readable, show
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 from desk_rag.sanitize import clean_name
@@ -58,13 +59,15 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     lines, quotes = _side_by_side(first, second)
     if not quotes and not all(row.path.name.casefold() in what.casefold() for row in chosen):
         return
-    names = [clean_name(row.path.name) for row in chosen]
-    text = "\n".join(
-        [f"{names[0]} | {names[1]}", *([] if quotes else ["No label and no sentence of the two is alike."]), *lines]
-    )
+    shown, roots = show(store, quotes[:_MOST_LINES]), store.volumes.roots()
+    heads = [
+        listed(next((one for one in shown.citations if one.path == row.path), None), "", row.path, roots)
+        for row in chosen
+    ]
+    text = "\n".join([*heads, *([] if quotes else ["No label and no sentence of the two is alike."]), *lines])
     text += "\nOnly set side by side, by labels and by sentences with the same words; nothing is judged."
     passages = len(first) + len(second)
-    yield from finish(store, question, text, show(store, quotes[:_MOST_LINES]), under, (began, passages, 2))
+    yield from finish(store, question, text, shown, under, (began, passages, 2))
 
 
 def _chosen(
@@ -123,14 +126,28 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
     if same:
         lines.append(f"The same in both: {', '.join(same)}.")
     for mine, others, side in ((fields[0], fields[1], "first"), (fields[1], fields[0], "second")):
-        if only := [one.label for label, one in mine.items() if label not in others]:
+        if only := [_alone(one) for label, one in mine.items() if label not in others]:
             lines.append(f"Only in the {side}: {', '.join(only)}.")
     return lines[:_MOST_LINES], quotes
 
 
+def _alone(one: Field) -> str:
+    """The label of a value that only one document has; of a row of a table with the value."""
+    return f"{one.label} ({one.value})" if one.around else one.label
+
+
+def _with_item(one: Field) -> Field:
+    """A row that begins with a number is labelled by what it is about: number 2 of another list is something else."""
+    if not one.around or any(map(str.isalpha, one.label)):
+        return one
+    cells = [(key, value) for key, value in cells_of(one.quote) if value != one.value]
+    item = next((value for _, value in cells if any(map(str.isalpha, value))), "")
+    return replace(one, label=item or f"{cells[0][0]} {one.label}".strip()) if cells else one
+
+
 def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
     by_label: dict[str, Field] = {}
-    for one in fields:
+    for one in map(_with_item, fields):
         if one.label and not one.label.startswith("From"):
             by_label.setdefault(one.label.casefold(), one)
     return by_label

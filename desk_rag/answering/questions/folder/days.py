@@ -16,7 +16,7 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
@@ -130,10 +130,15 @@ def _on_day(store: Store, question: str, rest: str, period: Period, under: Seque
     if not times:
         return
     times.sort(key=lambda one: (one.day, one.event.when[-5:] if one.event else ""))
+    shown = show(store, [one.row for one in times[:_MOST_LINES]])
     lines = [f"{one.event.at(one.day)}: {one.event.name}" for one in times[:_MOST_LINES] if one.event is not None]
+    if len(lines) > 1:
+        roots = store.volumes.roots()
+        of_lines = zip(shown.citations, lines, times, strict=False)
+        lines = [listed(citation, line, one.row.passage.path, roots) for citation, line, one in of_lines]
+    shown = Shown(shown.sources, tuple(dict.fromkeys(shown.citations)))
     if len(times) > _MOST_LINES:
         lines.append(f"and {len(times) - _MOST_LINES:,} more")
-    shown = show(store, list({one.row.text: one.row for one in times}.values()))
     yield from finish(store, question, "\n".join(lines), shown, under, (began, len(passages), files))
 
 

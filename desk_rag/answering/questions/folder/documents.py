@@ -114,14 +114,20 @@ def _shown(
     """Yield the answer with every document that was chosen."""
     records = _ordered(selection, request)[:_MOST]
     if len(records) == 1 and request.task in (Task.LATEST, Task.OLDEST) and request.kind.name not in CLAIMS:
-        rows: list[Row | None] = [*sentences_of(records[0].passages, _FEWEST_WORDS)[:_MOST_SENTENCES]]
+        shown = show(store, sentences_of(records[0].passages, _FEWEST_WORDS, own=True)[:_MOST_SENTENCES])
+        lines = [wording.Listed(records[0])]
     else:
-        rows = [_row(record, _amount(selection, record), request) for record in records]
-    shown = show(store, [row for row in rows if row is not None])
+        rows = [_row(record, _amount(selection, record), request, selection) for record in records]
+        shown = show(store, [row for row, _ in rows if row is not None])
+        citations = iter(shown.citations)
+        lines = [
+            wording.Listed(record, next(citations) if row is not None else None, row.text if row and is_reason else "")
+            for record, (row, is_reason) in zip(records, rows, strict=True)
+        ]
     notes = [_ledger_note(reading, request)]
     if apart:
         notes.append(f"{apart[0].kind.plural(len(apart))} {'is' if len(apart) == 1 else 'are'} not among them.")
-    text = wording.text(request, selection, reading, records, notes)
+    text = wording.text(request, selection, reading, lines, notes, store.volumes.roots())
     not_read = unread.may_hold_answer(store, under)
     yield from finish(store, question, text, shown, under, (began, reading.passages, reading.files), not_read=not_read)
 
@@ -217,23 +223,29 @@ def _amount(selection: Selection, record: Record) -> Amount | None:
     return next((selection.amounts.get(index) for index, one in enumerate(selection.chosen) if one is record), None)
 
 
-def _row(record: Record, amount: Amount | None, request: Request) -> Row | None:
-    """The words of a document to quote: whether it is paid, its amount, number, header as a mail, or its beginning."""
+def _row(record: Record, amount: Amount | None, request: Request, selection: Selection) -> tuple[Row | None, bool]:
+    """The words of a document to quote, and whether they are the reason why it is listed.
+
+    They say whether it is paid, have the words of the question, its amount, its number, or head it as a mail; else they
+    are its first ones.
+    """
     _, status, passage = record.paid if request.paid is not None else (None, "", None)
     if passage is not None:
-        return Row(passage, status)
+        return Row(passage, status), True
+    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    if selection.by_words and (topic := stems_in(request.topic)):
+        with_words = [row for row in units if topic & content_stems(row.text) and row.text != record.header_line]
+        if with_words:
+            return max(with_words, key=lambda row: len(topic & content_stems(row.text))), True
     if amount is not None:
-        return Row(amount.passage, amount.quote)
+        return Row(amount.passage, amount.quote), False
     if record.header_line:
-        return Row(record.passages[0], record.header_line)
+        return Row(record.passages[0], record.header_line), False
     for quote in (quote for _, quote in record.numbers):
         for passage in record.passages:
             if quote in passage.chunk.text:
-                return Row(passage, quote)
-    for passage in record.passages:
-        for unit in quotable(passage.chunk.text):
-            return Row(passage, unit)
-    return None
+                return Row(passage, quote), False
+    return next(iter(units), None), False
 
 
 def _ledger_note(reading: Reading, request: Request) -> str:
@@ -258,7 +270,8 @@ def _ledger_note(reading: Reading, request: Request) -> str:
         amounts = [money for line in matching if len(money := money_in(line)) == 1]
         total = sums(Amount(value, currency, "", passages[0]) for ((value, currency),) in amounts)
         worth = " and ".join(written(value, currency) for currency, value in total.items())
-        worth = f", {worth} in all" if worth and len(amounts) == len(matching) else ""
+        is_one_way = len({value < 0 for ((value, _),) in amounts}) == 1  # money that came and went makes no sum
+        worth = f", {worth} in all" if worth and is_one_way and len(amounts) == len(matching) else ""
         notes.append(f"{plural(len(matching), 'row')} of {row.path.name}{worth}")
     return (
         f"Not {'added' if adds else 'counted'}, because tables may repeat what the documents say: {'; '.join(notes)}."

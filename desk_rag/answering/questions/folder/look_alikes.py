@@ -14,7 +14,7 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence,
 from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
@@ -56,7 +56,11 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
     if len({field.value.casefold() for _, field in having}) < len(having):
         return
     shown = show(store, [Row(field.passage, field.quote) for _, field in having])
-    lines = [f"{field.value}: {clean_name(row.path.name)}" for row, field in having]
+    roots, of_fields = store.volumes.roots(), zip(shown.citations, having, strict=True)
+    lines = [
+        listed(citation, " ".join(field.quote.split()), row.path, roots, with_place=True)
+        for citation, (row, field) in of_fields
+    ]
     text = "\n".join([*lines, f"{len(having)} documents say something different; name the one that is meant."])
     yield from finish(store, question, text, shown, under, (began, len(paths), len(paths)))
 

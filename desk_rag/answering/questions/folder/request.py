@@ -55,6 +55,8 @@ class Request:
     kind: Kind
     topic: str
     """Its remaining words: names and things."""
+    topic_as_asked: str
+    """The same with the small words between them: 'Friends of Bethel'."""
     role: Role
     period: Period | None
     limit: Limit | None
@@ -72,6 +74,8 @@ class Request:
     """The column by which results are grouped: 'year', 'month' or 'party'; '' for none."""
     who: Correspondents
     """Sender and recipient of mails."""
+    is_payment: bool
+    """True if it asks what was paid: documents that say they are not paid are named."""
     not_understood: str
     """Words of a condition that no rule reads; '' for none."""
 
@@ -130,6 +134,9 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
                             rf"(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
                             rf"(?:pay|paid|owe|owed?)\s+(?:me|us)\b(?P<when>.*?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
+                            rf"(?:charged?|bill(?:ed)?|invoiced?)(?:\s+(?:me|us))?(?P<when>(?:\s+(?:in|since|until|between)\b.*)?)"
+                            rf"{_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
                             rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?P<measure>VAT|tax|net)\s+(?:is|was|are|were|stands?)\s+(?:there\s+)?"
@@ -171,6 +178,7 @@ _GROUP = re.compile(
     r"(?P<unit>year|month|supplier|customer|client|company|party|vendor|sender|person)\b",
     re.I,
 )
+_PAYS = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
@@ -245,7 +253,8 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
         groups = {**groups, "all": "the"}
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
-        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, group, who,
+        task, kind, topic, _as_asked(topic, f"{before} {after}"), role, period, limit, paid, measure,
+        kind_found is None, is_one, is_all, folder, group, who, is_payment and bool(_PAYS.search(plain)),
         not_understood,
     )  # fmt: skip
 
@@ -268,6 +277,13 @@ def _topic(text: str) -> str:
     while content_words and not content_stems(content_words[0]):
         content_words.pop(0)
     return " ".join(content_words)
+
+
+def _as_asked(topic: str, text: str) -> str:
+    """The topic with the small words that stand between its words in the text; the topic if others stand there."""
+    between = r"[\s'’]+(?:(?:of|the|at|in|on|for|and|from|s)\s+){0,3}"
+    match = re.search(between.join(map(re.escape, topic.split())), text) if topic else None
+    return match.group() if match is not None else topic
 
 
 def _take_group(text: str) -> tuple[str, str]:

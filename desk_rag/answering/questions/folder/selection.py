@@ -36,6 +36,8 @@ class Selection:
     """A document and the one that it repeats."""
     undecided: list[Record] = field(default_factory=list)
     """Documents that do not say whether they are paid."""
+    unpaid: list[Record] = field(default_factory=list)
+    """Documents that say they are not paid, where the question asks what was."""
     amounts: dict[int, Amount] = field(default_factory=dict)
     """Amounts by position in `chosen`."""
 
@@ -67,9 +69,10 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
 
 
 def _is_paid_as_asked(record: Record, request: Request, selection: Selection) -> bool:
-    if request.paid is None:
-        return True
     is_paid, _, _ = record.paid
+    if request.paid is None:
+        selection.unpaid += [record] if request.is_payment and is_paid is False else []
+        return True
     if is_paid is None:
         selection.undecided.append(record)
     return is_paid is request.paid

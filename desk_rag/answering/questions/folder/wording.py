@@ -4,27 +4,46 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 
+from desk_rag.answering.events import Citation
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, sums, written
 from desk_rag.answering.questions.folder.reading.periods import written as written_date
 from desk_rag.answering.questions.folder.reading.records import Reading, Record
 from desk_rag.answering.questions.folder.request import Request, Role, Task
 from desk_rag.answering.questions.folder.selection import Selection
+from desk_rag.answering.questions.whole_folder import listed
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.sanitize import clean_name
+from desk_rag.sanitize import clean, clean_name
 
 _MOST_NAMED = 5
 _NO_PAYMENTS = ", by the dates of the invoices and not of the payments, and of nothing without an invoice"
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A document of a list."""
+
+    record: Record
+    citation: Citation | None = None
+    """Its quote; None if it has nothing to quote, or has several quotes of its own."""
+    reason: str = ""
+    """Its words that meet a condition of the question; '' if number, date and amount are enough."""
+
+
 def text(
-    request: Request, selection: Selection, reading: Reading, shown: Sequence[Record], notes: Sequence[str]
+    request: Request,
+    selection: Selection,
+    reading: Reading,
+    shown: Sequence[Listed],
+    notes: Sequence[str],
+    roots: Sequence[Path],
 ) -> str:
     """The whole text of an answer."""
     amounts = {id(record): selection.amounts.get(index) for index, record in enumerate(selection.chosen)}
-    lines = [_line(record, amounts.get(id(record))) for record in shown]
+    lines = [_line(one, amounts.get(id(one.record)), roots) for one in shown]
     notes = [*_notes(request, selection), *filter(None, notes)]
     lines = [*_grouped(request, selection), *lines]
     return "\n".join([_result(request, selection, reading, shown), *lines, *notes])
@@ -32,7 +51,7 @@ def text(
 
 def none(request: Request, reading: Reading, near: str) -> str:
     """The text where no document matches."""
-    those = f"{_whose(request, by_words=False)}{_when(request)}{_condition(request, verb='is')}"
+    those = f"{_whose(request, by_words=False)}{_when(request)}{_condition(request, 'is')}"
     what = f"No {request.kind.name}{those} was found"
     hint = f" Did you mean “{near}”?" if near else ""
     return f"{what} among the {request.kind.plural(len(reading.records))} that were read{_parties(reading)}.{hint}"
@@ -53,14 +72,15 @@ def by_date(record: Record) -> tuple[int, int, int]:
     return (day.year, day.month, day.day) if day is not None else (9999, 0, 0)
 
 
-def _result(request: Request, selection: Selection, reading: Reading, shown: Sequence[Record]) -> str:
+def _result(request: Request, selection: Selection, reading: Reading, shown: Sequence[Listed]) -> str:
     of_kind = _of_kind(request, selection, reading)
     match request.task:
         case Task.TOTAL | Task.AVERAGE:
             amounts = list(selection.amounts.values())
             if not amounts:
                 unknown = request.kind.plural(len(selection.without_amount))
-                return f"No amount could be read from the {unknown}{_those(request, selection)}."
+                those = _those(request, selection, len(selection.without_amount))
+                return f"No amount could be read from the {unknown}{those}."
             by_date = _NO_PAYMENTS if request.is_implied else ""
             total = _sum(amounts, request)
             if len(amounts) == 1 and not selection.without_amount:
@@ -69,10 +89,11 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
         case _:
             every = len(reading.records)
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
-            of_them = f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}"
+            count = len(selection.chosen)
+            of_them = f"{request.kind.plural(count)}{_those(request, selection, count)}{of_all}"
             if request.task is Task.COUNT:
                 kind = request.kind.plural(2).removeprefix("2 ")
-                return f"{len(selection.chosen):,} (counted: {kind}{_those(request, selection)}{of_all})"
+                return f"{count:,} (counted: {kind}{_those(request, selection)}{of_all})"
             if request.task is Task.LIST:
                 return f"{of_them}{':' if shown else '.'}"
             if not shown:
@@ -87,7 +108,7 @@ def _single(request: Request, selection: Selection, reading: Reading) -> str:
     (record,) = selection.chosen
     if record.number and record.number.casefold() in request.topic.casefold().split():
         return f"{measure}from {request.kind.name} {record.number}"
-    only = f"{measure}from the only {request.kind.name}{_those(request, selection)}"
+    only = f"{measure}from the only {request.kind.name}{_those(request, selection, 1)}"
     return only if len(reading.records) == 1 else f"{only}; there are {len(reading.records):,} in all"
 
 
@@ -100,8 +121,10 @@ def _of_kind(request: Request, selection: Selection, reading: Reading) -> str:
     return f"{count:,} of {request.kind.plural(every)}{f', those{those}' if those else ''}"
 
 
-def _those(request: Request, selection: Selection) -> str:
-    return f"{_whose(request, by_words=selection.by_words)}{_when(request)}{_condition(request)}"
+def _those(request: Request, selection: Selection, count: int = 0) -> str:
+    """' of Kessler Heating in 2023 that are not paid', of one document 'that is not paid'"""
+    verb = "is" if count == 1 else "are"
+    return f"{_whose(request, by_words=selection.by_words)}{_when(request)}{_condition(request, verb)}"
 
 
 def _computed(request: Request) -> str:
@@ -129,8 +152,9 @@ def _whose(request: Request, *, by_words: bool) -> str:
         words = " ".join(word for word in request.topic.split() if content_stems(word) & others)
         return f"{names} with the words “{words}”" if words else names
     if request.role is Role.MENTION or by_words:
-        return f" with the words “{request.topic}”"
-    return f" from or to {request.topic}" if request.kind.name in ("mail", "letter") else f" of {request.topic}"
+        return f" with the words “{request.topic_as_asked}”"
+    of = "from or to" if request.kind.name in ("mail", "letter") else "of"
+    return f" {of} {request.topic_as_asked}"
 
 
 def _when(request: Request) -> str:
@@ -140,22 +164,24 @@ def _when(request: Request) -> str:
     return f" {words}" if not words[0].isdigit() else f" of {words}"
 
 
-def _condition(request: Request, verb: str = "are") -> str:
+def _condition(request: Request, verb: str) -> str:
     paid = {True: f" that {verb} paid", False: f" that {verb} not paid", None: ""}[request.paid]
     return f"{paid}{f' {request.limit.words}' if request.limit is not None else ''}"
 
 
-def _line(record: Record, amount: Amount | None) -> str:
-    """Return the line of a document: 'KH-2021-007, 12 March 2021, 737.80 euros: Kessler Heating 2021.md'."""
+def _line(one: Listed, amount: Amount | None, roots: Sequence[Path]) -> str:
+    """Return '[1] KH-2021-007, 12 March 2021, 737.80 euros, “Status: open”: 2021/Kessler Heating.md lines 9-12'."""
+    record = one.record
     subject = record.header_line.rpartition("; Subject: ")[2] if not record.number else ""
     sender = record.header.sender if record.header is not None else ""
     facts = [
         record.number or (f"“{subject}” from {sender}" if subject else ""),
         written_date(record.date),
         written(amount.value, amount.currency) if amount is not None else "",
+        f"“{clean(one.reason, single_line=True)}”" if one.reason else "",
     ]
-    facts = [fact for fact in facts if fact]
-    return f"{', '.join(facts)}{': ' if facts else ''}{clean_name(record.path.name)}"
+    with_place = bool(one.reason) or amount is not None
+    return listed(one.citation, ", ".join(filter(None, facts)), record.path, roots, with_place=with_place)
 
 
 def _notes(request: Request, selection: Selection) -> Iterator[str]:
@@ -167,6 +193,8 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
             if not reason.startswith("several")
             else (f"{what}, because there are {reason}: {_names(records)}.")
         )
+    if selection.unpaid:
+        yield f"In the sum although, by their own words, not paid yet: {_names(selection.unpaid)}."
     if selection.vague:
         yield f"Left out, because their date is not clear: {_names(selection.vague)}."
     if selection.only_mention:

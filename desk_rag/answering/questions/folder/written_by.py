@@ -21,13 +21,12 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.summary import best_about, sentences_of
-from desk_rag.answering.questions.whole_folder import Shown, finish, show
+from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.sentences import quotable
-from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
@@ -74,7 +73,10 @@ def when(store: Store, question: str, under: Sequence[Path], today: date) -> Ite
     if match["order"]:
         records = records[-1:] if match["order"].lower() == "last" else records[:1]
     shown = show(store, [_row(record) for record in records[:_MOST_DATES]])
-    lines = [f"{written(record.date)}: {clean_name(record.path.name)}" for record in records[:_MOST_DATES]]
+    lines = [
+        listed(citation, written(record.date), record.path, store.volumes.roots())
+        for citation, record in zip(shown.citations, records, strict=False)
+    ]
     if len(records) > _MOST_DATES:
         lines.append(f"and {len(records) - _MOST_DATES:,} more")
     yield from finish(store, question, "\n".join(lines), shown, under, (began, reading.passages, reading.files))

@@ -10,6 +10,7 @@ from desk_rag.answering.questions.folder.reading.fields import fields_of
 from desk_rag.answering.requirements.correspondence import header_of, headers
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.documents.sentences import is_quoted
 
 if TYPE_CHECKING:
     from desk_rag.answering.questions.folder.reading.records import Record
@@ -56,7 +57,7 @@ def speaks(name: str, passage: Passage, unit: str) -> bool:
     header = header_of(place, max(0, place.text.find(unit)))
     wanted = content_stems(name)
     if header is not None:
-        return _holds(header.sender, wanted)
+        return _holds(header.sender, wanted) and not is_quoted(passage.chunk.text, unit)
     speaker = re.match(r"^\W*(?:\d[\d.]*\s+)?(?P<name>[^\W\d_][^:.;]{0,40}):\s", unit)
     spoken = content_stems(speaker["name"]) if speaker is not None else set()
     if spoken and spoken <= wanted:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from desk_rag.documents.sentences import NO_END
+
 if TYPE_CHECKING:
     from desk_rag.store.types import Passage
 
@@ -74,7 +76,7 @@ def _of_row(cells: Sequence[tuple[str, str]], line: str, passage: Passage) -> It
 
 
 def _of_text(line: str, passage: Passage) -> Iterator[Field]:
-    labels = list(_LABEL.finditer(line))
+    labels = [match for match in _LABEL.finditer(line) if match["label"].count("(") == match["label"].count(")")]
     ends = [*(match.start() for match in labels[1:]), len(line)]
     for match, end in zip(labels, ends[-len(labels) :] if labels else [], strict=True):
         value = line[match.end() : end].strip()
@@ -89,5 +91,6 @@ def _of_text(line: str, passage: Passage) -> Iterator[Field]:
 
 def _first_sentence(value: str) -> str:
     """The value up to the end of its sentence: what follows belongs to the text."""
-    match = re.match(r".*?[a-z\d)]{2}[.!?](?=\s+[A-Z])", value)
-    return match.group().rstrip(".") if match else value
+    ends = (match.end() for match in re.finditer(r"(?<=[a-z\d)]{2})[.!?](?=\s+[A-Z])", value))
+    end = next((end for end in ends if not NO_END.search(value[:end])), None)
+    return value if end is None else value[:end].rstrip(".")

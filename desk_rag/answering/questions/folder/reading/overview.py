@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.periods import merged
-from desk_rag.answering.questions.folder.reading.records import records_of
+from desk_rag.answering.questions.folder.reading.records import all_dates, records_of
+from desk_rag.answering.requirements.dates import Date, without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.documents.status import plural
 from desk_rag.store.catalog.words import STOP_WORDS
@@ -36,6 +37,9 @@ def overview(rows: Sequence[DocumentRow], by_file: Sequence[Sequence[Passage]]) 
     for row, passages in zip(rows, by_file, strict=True):
         records = records_of(Kind("file", "files"), row, tuple(passages))
         days += [record.date for record in records if record.date is not None]
+        lines = (line for passage in passages for line in passage.chunk.text.split("\n"))
+        alone = [day for line in lines if (day := _only_date(line)) is not None]  # as above the entries of a diary
+        days += alone if len(alone) > 1 else []
         names.update(set(names_in("\n".join(passage.chunk.text for passage in passages))))
     span = merged(days)
     frequent = [(name, files) for name, files in names.most_common(_MOST_NAMES) if files >= _FEW_FILES]
@@ -44,6 +48,13 @@ def overview(rows: Sequence[DocumentRow], by_file: Sequence[Sequence[Passage]]) 
     return text + (
         f"; named most: {', '.join(f'{name} ({files:,} files)' for name, files in frequent)}" if frequent else ""
     )
+
+
+def _only_date(line: str) -> Date | None:
+    """The date that is all of a line; None if something else stands in it."""
+    if not line or without_dates(line).strip(" .,:#*-"):
+        return None
+    return next((day for day in all_dates(line) if day.year and day.month), None)
 
 
 def names_in(text: str) -> list[str]:

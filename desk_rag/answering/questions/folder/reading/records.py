@@ -37,10 +37,16 @@ _NOT_PAID = re.compile(
     r"\b(?:un-?paid|not\s+(?:yet\s+)?(?:been\s+)?paid|open|outstanding|overdue|unsettled|no)\b", re.I
 )
 _PAID = re.compile(r"\b(?:paid|settled|closed|yes|done)\b", re.I)
-_PAID_LINE = re.compile(r"^\W*(?:(?:was\s+)?paid|payment\s+received)(?:\s+(?:on|in full|by)\b.*|\W*)$", re.I)
+_PAID_LINE = re.compile(
+    r"^\W*(?:(?:was\s+)?(?:already\s+)?paid|payment\s+received)"
+    r"(?:\s+(?:on|in\s+full|in\s+cash|cash|by|with|from|via|through|at\s+once)\b.*|\W*)$",
+    re.I,
+)
 _NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS = 3, 8
+_LEVELS = " › "
+"""Separator of title and headings in the first line of a passage."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,9 @@ class Record:
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
         if labelled:
             return labelled[0]
-        names = (line for line in self.head if 1 < len(line.split()) <= 5 and not re.search(r"[:;\d]", line))
-        return next(names, "")
+        lines = (line.split(_LEVELS)[0] for line in self.head)
+        names = (line.partition(",")[0] if re.search(r"\d", line) else line for line in lines)  # 'Tovey, 8 Elm Road'
+        return next((name for name in names if 1 < len(name.split()) <= 5 and not re.search(r"[:;\d]", name)), "")
 
     @cached_property
     def paid(self) -> tuple[bool | None, str, Passage | None]:
@@ -150,7 +157,7 @@ class Record:
                     return (True if answer is None else answer), field.quote, field.passage
         for passage in self.passages:
             for line in passage.chunk.text.split("\n"):
-                for sentence in re.split(r"(?<=[.!])\s+", line):
+                for sentence in re.split(r"(?<=[.!;])\s+", line):
                     if re.search(r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b", sentence, re.I):
                         return False, sentence, passage
                     if _PAID_LINE.match(sentence):

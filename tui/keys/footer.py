@@ -1,0 +1,29 @@
+"""The footer with the keys of the screen, drawn anew only when what it shows has changed."""
+
+from __future__ import annotations
+
+from textual.screen import Screen
+from textual.widgets import Footer
+
+FOOTER_CELLS = 96
+"""What all keys of the chat's footer take. Below it the palette's, docked at the right, would lie over others."""
+
+
+class KeyFooter(Footer):
+    """Textual's footer, which makes all its widgets anew whenever the focus moves or an action is enabled."""
+
+    _shown: tuple[object, ...] | None = None
+
+    def bindings_changed(self, screen: Screen[object]) -> None:
+        """Compare the keys, names and states that would be drawn with those that were."""
+        if not (screen.app.app_focus and self.is_attached and screen is self.screen):
+            super().bindings_changed(screen)
+            return
+        shown = tuple(
+            (binding.key, binding.key_display, binding.description, binding.action, enabled, tooltip)
+            for _, binding, enabled, tooltip in screen.active_bindings.values()
+            if binding.show
+        )
+        if shown != self._shown:
+            self._shown = shown
+            super().bindings_changed(screen)

@@ -211,9 +211,8 @@ class Basis:
 
     @property
     def summary(self) -> str:
-        """'5 of 1,433 passages, 3 files'"""
-        files = plural(self.files, "file")
-        return f"{self.passages:,} of {plural(self.of_passages, 'passage')}, {files}"
+        """Return '5 of 1,433 passages, 3 files'."""
+        return f"{self.passages:,} of {plural(self.of_passages, 'passage')}, {plural(self.files, 'file')}"
 
 
 @dataclass(frozen=True, slots=True)

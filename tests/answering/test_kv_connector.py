@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from desk_rag.kv.types import KVKey, QuantizedKV, TokenHash
 from desk_rag.model.memory import device as device_memory
 from desk_rag.store.kv.header import read_header
 from desk_rag.store.store import Store
-from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
+from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, streamed
 from tests.whole_files import WholeFiles
 
 
@@ -37,17 +36,6 @@ def _one_reading() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
         yield
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"), "cpu")
-
-
-@pytest.fixture
-def data(world: World, tmp_path: Path) -> Path:
-    shutil.copytree(world.data, tmp_path / "data")
-    return tmp_path / "data"
 
 
 @pytest.fixture

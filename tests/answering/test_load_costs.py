@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from desk_rag.cli.output import answer_json, footer
 from desk_rag.kv.loading.costs import Rates
 from desk_rag.store.kv import rates as kept_rates
 from desk_rag.store.ownership import RATES, foreign_in
-from tests.answer_world import RENT, World, an_engine, ask, make_world
+from tests.answer_world import RENT, World, an_engine, ask
 from tests.store.made import kv_files
 
 FAST = Rates(1e-4, 1e9, 1e10, 0.1, 100.0)
@@ -29,17 +28,6 @@ def _one_reading() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
         yield
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"), "cpu")
-
-
-@pytest.fixture
-def data(world: World, tmp_path: Path) -> Path:
-    shutil.copytree(world.data, tmp_path / "data")
-    return tmp_path / "data"
 
 
 def rates_here(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> str:

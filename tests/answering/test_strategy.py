@@ -31,7 +31,7 @@ from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
 from desk_rag.store.store import Store
-from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
+from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, streamed
 from tests.models import FAMILIES, build_model
 from tests.whole_files import WholeFiles
 
@@ -45,17 +45,6 @@ def _one_reading() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
         yield
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"), "cpu")
-
-
-@pytest.fixture
-def data(world: World, tmp_path: Path) -> Path:
-    shutil.copytree(world.data, tmp_path / "data")
-    return tmp_path / "data"
 
 
 @pytest.fixture(scope="module")

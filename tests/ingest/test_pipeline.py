@@ -30,6 +30,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
+from tests.loaded_once import loaded_once
 from tests.models import FAMILIES, build_model
 
 SETTINGS = IndexSettings()
@@ -450,7 +451,8 @@ def embedder() -> Embedder:
 
 @pytest.fixture(scope="module")
 def prepared(reader: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> ServingModel:
-    return prepare_model(reader, tmp_path_factory.mktemp("prepared"))
+    with loaded_once():
+        return prepare_model(reader, tmp_path_factory.mktemp("prepared"))
 
 
 def warm(

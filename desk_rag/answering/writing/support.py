@@ -179,8 +179,8 @@ class SupportChecker:
             foreign = [window for window in windows if differ(claim, window.source.text)]
             meant = [window for window in foreign if window.source.number in cited]
             if meant or (claimed and any(not facts.missing(claimed, window.text) for window in foreign)):
-                kept = tuple(_citation(window) for window in meant)
-                return SupportVerdict(Support.UNCHECKED, "it is in another language than the passages", None, kept)
+                citations = tuple(_citation(window) for window in meant)
+                return SupportVerdict(Support.UNCHECKED, "it is in another language than the passages", None, citations)
             return SupportVerdict(Support.UNSUPPORTED, "no passage says this", score)
         return SupportVerdict(Support.SUPPORTED, "", score, tuple(_citation(window) for window in (best, *also)))
 

@@ -71,11 +71,8 @@ class FileReader:
         stamp = stamp_of(found, self._settings)
         if row is not None and row.stamp == stamp:
             return as_known(row)
-        if not documents.supported(found.path, self._settings):
-            return self._left_out(found, stamp, f"{KIND_NOT_READ} ('{found.path.suffix}')")
-        if not found.size:
-            # A package's __init__.py or a lock file: nothing is wrong with it.
-            return self._left_out(found, stamp, "empty")
+        if reason := not_opened(found, self._settings):
+            return self._left_out(found, stamp, reason)
         try:
             return self._same_content(found, stamp, row, gone_twin) or self._read(found, stamp)
         except (StoreError, Cancelled):
@@ -163,6 +160,13 @@ class FileReader:
             # Permissions and drives come back without the file changing: no stamp, so that it is tried again.
             self._store.record_outcome(found.path, FileState.FAILED, reason, None)
         return FileEvent(found.path, FileState.FAILED, reason=reason)
+
+
+def not_opened(found: FoundFile, settings: IndexSettings) -> str:
+    """Return why a file is left out without being opened: its kind, or that it is empty; '' if it is to be read."""
+    if not documents.supported(found.path, settings):
+        return f"{KIND_NOT_READ} ('{found.path.suffix}')"
+    return "" if found.size else "empty"  # as a package's __init__.py or a lock file: nothing is wrong with it
 
 
 def stamp_of(found: FoundFile, settings: IndexSettings) -> FileStamp:

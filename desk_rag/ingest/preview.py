@@ -17,7 +17,7 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
 from desk_rag.documents.formats import Format
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
 from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
@@ -58,7 +58,7 @@ class Verdict(Enum):
 
     NEW = "new"
     CHANGED = "changed"
-    """To be read again, because the file or the parsers have changed."""
+    """A file to read again, because it or the parsers have changed."""
     UNCHANGED = "unchanged"
     FAILED = "failed"
     """Could not be read, and has not changed since."""
@@ -74,7 +74,7 @@ class JudgedFile:
     path: Path
     verdict: Verdict
     size: int = 0
-    """Its bytes, if it would be read."""
+    """Size of the file, if it would be read."""
     kind: str = ""
     """Group in which it is counted, if it is left out."""
 
@@ -91,8 +91,8 @@ def compare(
         for entry in walk(root, settings, stop):
             yield _judged(entry, rows.pop(entry.path, None), settings)
         if not stop():
-            gone = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
-            yield from (JudgedFile(path, Verdict.GONE) for path in gone)
+            gone_paths = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
+            yield from (JudgedFile(path, Verdict.GONE) for path in gone_paths)
 
 
 def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: IndexSettings) -> JudgedFile:
@@ -216,7 +216,7 @@ class FolderPreview:
     unreadable: int
     """Files and folders without permission to read them."""
     complete: bool = True
-    """False if the look was ended early: there is more."""
+    """False if the preview was ended early, so that there may be more."""
 
     @property
     def left_out_total(self) -> int:
@@ -239,7 +239,7 @@ class FolderPreview:
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
-        summary = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read"
+        summary = f"{least}{plural(self.files, 'file')} to read"
         if self.kinds_line:
             summary += f" ({self.kinds_line})"
         if self.left_out_total:

@@ -129,7 +129,7 @@ class AnswerEngine:
         `under` limits retrieval to folders or files, `stop` is checked between tokens (the partial text is kept),
         `recompute` overrides the settings. A question longer than the model can read is cut, for retrieval too.
         """
-        once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
+        once = partial(self._ask_once, embedder=QuestionCache(self.embedder), mode=mode, stop=stop, recompute=recompute)
         frugal = with_less_memory(once, self.forget_loaded, self.model.device)
         reader = Reader(self.store, self.embedder, self._decoding.quote_scorer, top_k or self.top_k, stop, frugal)
         return answer(reader, question, under)
@@ -140,6 +140,7 @@ class AnswerEngine:
         choose: ChooseChunks,
         under: Sequence[Path],
         *,
+        embedder: QuestionCache,
         mode: AnswerMode,
         stop: Callable[[], bool],
         recompute: RecomputeChoice | None,
@@ -152,7 +153,6 @@ class AnswerEngine:
             watch.stages.append(("queue", time.perf_counter() - asked_at))
             with watch.stage("retrieve"):
                 readable, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
-                embedder = QuestionCache(self.embedder)
                 chunks = choose(embedder, readable)
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     chunks = choose(embedder, readable)

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from desk_rag.answering.evidence.selection import PendingToken, SelectedQuote
+from desk_rag.answering.evidence.trie_decoding import ReadAhead
 from desk_rag.answering.token_choice import next_token
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
@@ -76,7 +77,7 @@ def decode(
         position: that of the first token to come.
         strategy: by default `Greedy`.
     """
-    detokenizer, strategy = _Detokenizer(prompt), strategy or Greedy()
+    detokenizer, strategy, ahead = _Detokenizer(prompt), strategy or Greedy(), ReadAhead(run)
     refusal: float | None = refusal_probability(prompt, logits)
     token_id = strategy.first_token(next_token(prompt, (), int(logits.argmax()), logits))
     while True:
@@ -91,7 +92,9 @@ def decode(
         pending = PendingToken(run, token_id, logits, position)
         selected = strategy.select_quote(pending, max_new_tokens) if is_first else None
         if selected is None:
-            logits = run.forward([token_id], position)
+            if is_first and run.reads_at_once and (reported_refusal or 0.0) > 0.5:
+                _read_refusal(prompt, ahead, token_id, position, max_new_tokens)
+            logits = ahead.step(token_id, position)
             position += 1
         elif (yield from _quote_and_answer(detokenizer, selected, stop, max_new_tokens)):
             break
@@ -102,6 +105,16 @@ def decode(
     tail = detokenizer.flush()
     if tail:
         yield Token(tail, time.perf_counter(), None, 0)
+
+
+def _read_refusal(prompt: PromptFormat, ahead: ReadAhead, first: int, position: int, max_tokens: int) -> None:
+    """Read the whole sentence in one pass if the answer begins like it; what the model says otherwise is dropped.
+
+    A model that writes refuses in words of its own.
+    """
+    ids = prompt.no_answer_ids()
+    if first == ids[0] and not prompt.writes:
+        ahead.read(ids[:max_tokens], position)
 
 
 def _quote_and_answer(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from desk_rag.answering.auxiliary import open_auxiliary, prepare_all
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.kv.serving import ServingModel
-from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.retrieval.embedding import EMBEDDED, Embedder, load_embedder
 from desk_rag.store.store import Store
 
 
@@ -19,10 +21,20 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
     store = Store.open(settings.data_dir, settings.store, writer=writer)
     try:
         turn = DeviceLock(settings.data_dir / "run")
-        return engine_with(prepare_all(settings), load_embedder(settings.model), store, turn, settings)
+        serving, embedder = _load(settings)
+        return engine_with(serving, embedder, store, turn, settings)
     except BaseException:
         store.close()
         raise
+
+
+def _load(settings: Settings) -> tuple[ServingModel, Embedder]:
+    """Load both models; the embedder that ships beside the answering model, because it imports no large library."""
+    if settings.model.embedder != EMBEDDED:
+        return prepare_all(settings), load_embedder(settings.model)
+    with ThreadPoolExecutor(1, "load-embedder") as thread:
+        embedder = thread.submit(load_embedder, settings.model)
+        return prepare_all(settings), embedder.result()
 
 
 def engine_with(

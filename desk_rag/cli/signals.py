@@ -32,10 +32,10 @@ class PromptEnd:
         self.words, self.code, self.descriptor = "Stopped.", INTERRUPTED, 2
         self.patience = 0.0
         """Seconds that the main thread has for its own end; 0 while it has no way to end early."""
-        self._told, self._tell = socket.socketpair()
-        self._tell.setblocking(False)
+        self._receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
         self._before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
-        signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def release(self) -> None:
@@ -43,14 +43,14 @@ class PromptEnd:
         global _prompt_end
         _prompt_end = None
         signal.set_wakeup_fd(-1)
-        self._tell.close()
+        self._sender.close()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _wait(self) -> None:
         if not self._next_signal():
             return
-        self._told.settimeout(max(0.01, self.patience))
+        self._receiver.settimeout(max(0.01, self.patience))
         with suppress(TimeoutError):
             if not self._next_signal():  # released: the main thread ends by itself
                 return
@@ -58,7 +58,7 @@ class PromptEnd:
 
     def _next_signal(self) -> int:
         """Return the number of the next signal; 0 after `release`."""
-        while byte := self._told.recv(1):
+        while byte := self._receiver.recv(1):
             if byte[0] in _SIGNALS:
                 return byte[0]
         return 0

@@ -16,6 +16,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass, Pass
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model, stream
+from tests.scripted_pass import ScriptedPass
 
 CONTEXT = list(range(40, 60))
 STOP_ID = 2
@@ -163,6 +164,26 @@ def test_times_rise_and_only_the_first_token_has_a_refusal_probability(model: La
     assert all(token.refusal_probability is None for token in tokens[1:])
     with speaking(model, as_ids(model, "z")):
         assert (told(model, limit=1)[0].refusal_probability or 0.0) < 0.5
+
+
+@pytest.mark.parametrize("other", [None, 3], ids=["refused", "goes on otherwise"])
+def test_a_refusal_takes_one_pass_and_may_turn_into_something_else(model: LanguageModel, other: int | None) -> None:
+    """What the model says does not depend on what was read ahead."""
+    ids, size = model.prompt.no_answer_ids(), model.module.config.vocab_size
+    said = [*ids, STOP_ID] if other is None else [*ids[:other], *as_ids(model, "xyz"), STOP_ID]
+
+    def says(seen: tuple[int, ...]) -> dict[int, float]:
+        return {said[min(len(seen), len(said) - 1)]: 30.0}
+
+    one_by_one, at_once = (ScriptedPass(size, says, reads_at_once=at_once) for at_once in (False, True))
+    texts = [
+        [token.text for token in decode(model.prompt, run, run.logits(), 7, max_new_tokens=50, stop=lambda: False)]
+        for run in (one_by_one, at_once)
+    ]
+    assert texts[0] == texts[1] and "".join(texts[0]) == model.prompt.decode(said[:-1])
+    assert one_by_one.ids == at_once.ids == said[:-1]
+    assert len(one_by_one.read) == len(said) - 1 and one_by_one.looked == []
+    assert at_once.looked == [tuple(ids)] and len(at_once.read) == (0 if other is None else 3)
 
 
 # What is laid ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from desk_rag.cli.output import answer_json, footer
 from desk_rag.kv.loading.costs import Rates
 from desk_rag.store.kv import rates as kept_rates
 from desk_rag.store.ownership import RATES, foreign_in
-from tests.answer_world import RENT, World, an_engine, ask, make_world
+from tests.answer_world import RENT, World, an_engine, ask
 from tests.store.made import kv_files
 
 FAST = Rates(1e-4, 1e9, 1e10, 0.1, 100.0)
@@ -29,17 +28,6 @@ def _one_reading() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
         yield
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"), "cpu")
-
-
-@pytest.fixture
-def data(world: World, tmp_path: Path) -> Path:
-    shutil.copytree(world.data, tmp_path / "data")
-    return tmp_path / "data"
 
 
 def rates_here(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -62,14 +50,14 @@ def test_a_drive_slower_than_the_model_is_left_alone_and_the_words_are_the_same(
     before = {file: file.stat().st_mtime_ns for file in kv_files(data)}
     kept_rates.keep(data, name, SLOW)
     with an_engine(world, data) as engine:
-        anew = ask(engine, RENT)
+        answer = ask(engine, RENT)
         engine.settle()
         bytes_per_chunk = loaded.timings.loaded_bytes / 3
-        assert (anew.warm_chunks, anew.cold_chunks, anew.read_anew_chunks) == (0, 3, 3)
-        assert anew.timings.loaded_bytes == 0
-        assert (anew.raw, anew.text, anew.citations) == (loaded.raw, loaded.text, loaded.citations)
-        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(anew)
-        assert answer_json(anew)["read_anew_chunks"] == 3
+        assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
+        assert answer.timings.loaded_bytes == 0
+        assert (answer.raw, answer.text, answer.citations) == (loaded.raw, loaded.text, loaded.citations)
+        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)
+        assert answer_json(answer)["read_anew_chunks"] == 3
         # Two chunks take as long to read as one takes to prefill: two are loaded, one is prefilled meanwhile.
         engine.forget_loaded()  # what was read before it was known to be too slow is in memory
         engine._connector.rates = replace(SLOW, ram_bytes_per_second=bytes_per_chunk, prefill_seconds=2.0)

@@ -28,8 +28,8 @@ STEPS = 40
 def place() -> Iterator[Path]:
     """In memory where that can be: states are many and none needs to last."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,8 @@ def prepared(reader: LanguageModel, prepared_dir: Path) -> ServingModel:
     """The embedded reader with its prefix and the verdict on its coding."""
     from desk_rag.answering.serving_model import prepare_model
 
-    return prepare_model(reader, prepared_dir)
+    with loaded_once():
+        return prepare_model(reader, prepared_dir)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
 from tests.indexer.conftest import wait_for
+from tests.loaded_once import loaded_once
 from tests.tui.conftest import ask, text_of, until
 from tests.tui.terminal import OSC, ROOT, Terminal
 
@@ -43,6 +44,12 @@ _FILES = {
     "house/roof.txt": "The roof was repaired in May 2021. The roofer left a ladder in the garden.\n",
     "bad\x1b]52;c;Zm9v\x07name.md": "# Cellar\n\nThe cellar \x1b[31mdoor\x1b[0m has a lock.\n",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models_loaded_once() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 @pytest.fixture(scope="module")

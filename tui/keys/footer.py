@@ -21,8 +21,8 @@ class KeyFooter(Footer):
             return
         shown = tuple(
             (binding.key, binding.key_display, binding.description, binding.action, enabled, tooltip)
-            for _, binding, enabled, tooltip in screen.active_bindings.values()
-            if binding.show
+            for key, (_, binding, enabled, tooltip) in screen.active_bindings.items()
+            if binding.show or key == self.app.COMMAND_PALETTE_BINDING
         )
         if shown != self._shown:
             self._shown = shown

@@ -68,14 +68,18 @@ class SpanScores:
 
     def __init__(self, windows: Sequence[_Window]) -> None:
         self._windows = tuple(windows)
+        self._log_odds: dict[tuple[int, int], float] = {}
 
     def log_odds(self, begin: int, end: int) -> float:
         """Log-odds that the answer lies in characters [begin, end), summed over spans.
 
         -inf if there are none.
         """
-        by_window = [float(part.logsumexp((0, 1))) for _, _, part in self._parts(begin, end)]
-        return max(by_window, default=-torch.inf)
+        log_odds = self._log_odds.get((begin, end))
+        if log_odds is None:
+            by_window = [float(part.logsumexp((0, 1))) for _, _, part in self._parts(begin, end)]
+            log_odds = self._log_odds[begin, end] = max(by_window, default=-torch.inf)
+        return log_odds
 
     def best(self, begin: int, end: int, count: int) -> list[Span]:
         """The `count` best spans within characters [begin, end), best first, none twice."""

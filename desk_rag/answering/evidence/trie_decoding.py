@@ -49,7 +49,7 @@ class Decoded:
     """[vocab] after the last token in the cache, up to a constant; valid until the next pass."""
 
 
-class _ReadAhead:
+class ReadAhead:
     """Tokens that are in the cache before they are chosen, with the logits behind each of them."""
 
     def __init__(self, run: Pass) -> None:
@@ -68,6 +68,11 @@ class _ReadAhead:
         self._start, self._ids = position, tuple(ids)
         self._logits = self._run.forward_all(ids, position)
         return self._logits
+
+    def step(self, token_id: int, position: int) -> torch.Tensor:
+        """Logits [vocab] behind a token that is chosen; it is read unless it lies there already."""
+        logits = self.logits((token_id,), position)
+        return self.read_chosen((token_id,), position) if logits is None else logits[-1]
 
     def read_chosen(self, ids: Sequence[int], position: int) -> torch.Tensor:
         """Read tokens that are chosen already, in place of what was read ahead; logits [vocab] behind the last."""
@@ -88,7 +93,7 @@ class TrieDecoder:
 
     def __init__(self, run: Pass, lookahead: LookaheadConfig, stop_ids: Collection[int]) -> None:
         self._run, self._lookahead, self._stop_ids = run, lookahead, stop_ids
-        self._ahead = _ReadAhead(run)
+        self._ahead = ReadAhead(run)
 
     def decode_best(
         self,

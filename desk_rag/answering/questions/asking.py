@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -36,7 +38,7 @@ from desk_rag.answering.questions.whole_folder import answer as whole_folder_ans
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.correspondence import correspondents
-from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.answering.requirements.dates import dates, relative_note, without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.retrieval.search import RetrievedChunk
@@ -49,15 +51,17 @@ if TYPE_CHECKING:
 
 _CONVINCING = 0.5
 """Support from which an answer needs no second look; see "A second look" in bench/LOG.md."""
+_BEGINNING = 400
+"""Characters of a document in which its date is looked for."""
 _DOUBTED = 0.3
 """Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
 
 ChooseChunks = Callable[["EmbedderLike", str], Sequence[RetrievedChunk]]
-"""Chooses what is read: the embedder and the question, as far as the model can read it, to chunks, best first."""
+"""Function that returns the chunks to read, best first, for an embedder and a question cut to the model's limit."""
 
 
 class AskOnce(Protocol):
-    """One reading of some chunks by the model."""
+    """Function that has the model read some chunks once."""
 
     def __call__(self, question: str, choose: ChooseChunks, under: Sequence[Path]) -> Iterator[AnswerEvent]:
         """Yield the events of an answer from the chosen chunks; `Finished` comes last."""
@@ -71,7 +75,7 @@ class Reader:
     store: Store
     embedder: EmbedderLike
     span_scorer: SpanScorerLike | None
-    """None if the model does not have its quotes selected; then no second look is possible."""
+    """None if no quotes are selected for the model; a second look is then impossible."""
     top_k: int
     stop: Callable[[], bool]
     ask_once: AskOnce
@@ -103,6 +107,10 @@ def _at_most(support: float | None) -> float:
     return _DOUBTED if support is None else min(support, _DOUBTED)
 
 
+def _with_doubt(done: Answer, reason: str) -> Answer:
+    return replace(done, support=_at_most(done.support), notices=(*done.notices, reason))
+
+
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     named = named_files(reader.store, question, under)
     if named.faults and not named.indexed:
@@ -121,6 +129,8 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     look = SecondLook(reader.store, reader.span_scorer, reader.top_k, under)
     if two := parts.two_questions(question):
         yield from _two_parts(reader, question, two, look)
+    elif compared := parts.comparison(question):
+        yield from _compared(reader, question, compared, look)
     elif steps := parts.by_way_of(question):
         yield from _by_way_of(reader, question, steps, look)
     else:
@@ -172,6 +182,27 @@ def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLo
     yield joined.finished()
 
 
+def _compared(reader: Reader, question: str, compared: parts.Comparison, look: SecondLook) -> Iterator[AnswerEvent]:
+    """Compare the measures of two things; if not both are known, answer the question as it stands, with a doubt."""
+    both = [list(_one_fact(reader, one, look)) for one in compared.questions]
+    first, second = map(_finished, both)
+    sure = all(done.found and not done.doubtful for done in (first, second))
+    verdict = compared.verdict(first.text, second.text) if sure else ""
+    if not verdict:
+        for event in _one_fact(reader, question, look):
+            if isinstance(event, Finished) and event.answer.found:
+                done = event.answer
+                says = any(compared.word in citation.quote.lower() for citation in done.citations)
+                event = event if says else Finished(_with_doubt(done, "What is known of the two could not be compared"))
+            yield event
+        return
+    joined = Joined(question)
+    for events, part in zip(both, compared.questions, strict=True):
+        yield from joined.add(iter(events), part, silent=True)
+    yield from joined.say(verdict)
+    yield joined.finished()
+
+
 def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer the question for the name first, then the question about it; both quotes are shown."""
     first = list(_one_fact(reader, steps.first, look))
@@ -193,9 +224,20 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             done = event.answer
             reason = misfit(question, done.text, done.citations[0].quote)
             if reason and not done.doubtful:
-                done = replace(done, support=_at_most(done.support), notices=(*done.notices, reason))
-            event = Finished(done)
+                done = _with_doubt(done, reason)
+            counted_from = _day_meant(reader.store, done)
+            event = Finished(replace(done, notices=(*done.notices, counted_from)) if counted_from else done)
         yield event
+
+
+def _day_meant(store: Store, done: Answer) -> str:
+    """A sentence about the day that 'today' is in the document that is quoted; empty if the answer has no such word."""
+    path = done.citations[0].path
+    beginning = " ".join(passage.chunk.text[:_BEGINNING] for passage in store.passages_of(path)[:1])
+    days = [one for one in dates(f"{path.stem} {beginning}") if one.year and one.month and one.day]
+    with suppress(ValueError):  # 31 February
+        return relative_note(done.text, date(days[0].year, days[0].month, days[0].day), path.name) if days else ""
+    return ""
 
 
 def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:

@@ -54,6 +54,12 @@ class Joined:
                     if not silent:
                         yield from self._said(part, answer)
 
+    def say(self, text: str) -> Iterator[AnswerText]:
+        """Words about the answers that were added, in place of theirs."""
+        yield from self._new_line()
+        yield AnswerText(text)
+        self._texts.append(text)
+
     def _shown(self, event: Evidence, citation: Citation) -> Iterator[AnswerEvent]:
         """A quote that was not shown yet, at the beginning of a line."""
         if citation not in self._citations:

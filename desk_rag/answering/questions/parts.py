@@ -2,13 +2,15 @@
 
 'When was the one bought, and who repaired the other?' is asked as two questions. 'What is the phone number of the man
 who repaired it?' is asked as 'Who repaired it?' and then with the name that this gave.
-'With the charger, and without it?' asks for two values, too.
+'With the charger, and without it?' asks for two values, too, and 'Which is cheaper, larch or oak?' for two
+that are compared.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 _ASKING = (
     r"(?:(?:at|by|in|on|from|to|for|with|of|since|until)\s+)?"
@@ -62,7 +64,74 @@ _BY_ROLE = re.compile(
     r"(?P<after>\s+(?:live|work|come|earn|get|charge|want|ask)s?(?:\s+(?:for|from|in|at))?)?\?*$",
     re.I | re.S,
 )
+_CONTACT_OF_ROLE = re.compile(
+    r"^(?P<before>what(?:['’]s|\s+is)\s+the\s+(?:(?:tele)?phone|mobile|e-?mail)(?:\s+(?:number|address))?\s+of\s+)"
+    rf"(?P<noun_phrase>(?:the|my|our)\s+(?:[\w-]+\s+)?(?:{'|'.join(_PERSONS.split())}))\?*$",
+    re.I,
+)
 _MOST_NAME_WORDS = 6
+
+
+_LESS = "cheaper shorter lower narrower lighter smaller younger thinner shallower".split()  # noqa: SIM905
+_ASKED_OF = {
+    "cheaper": "How much does {} cost?", "dearer": "How much does {} cost?", "more expensive": "How much does {} cost?",
+    "taller": "How tall is {}?", "shorter": "How long is {}?", "longer": "How long is {}?", "higher": "How high is {}?",
+    "lower": "How high is {}?", "wider": "How wide is {}?", "narrower": "How wide is {}?", "deeper": "How deep is {}?",
+    "shallower": "How deep is {}?", "heavier": "How heavy is {}?", "lighter": "How heavy is {}?",
+    "larger": "How large is {}?", "bigger": "How big is {}?", "smaller": "How large is {}?", "older": "How old is {}?",
+    "younger": "How old is {}?", "thicker": "How thick is {}?", "thinner": "How thick is {}?",
+}  # fmt: skip
+_COMPARED = re.compile(
+    rf"^(?:which|who|what)(?:\s+[\w-]+){{0,2}}?\s+(?:is|was)\s+(?:the\s+)?(?P<word>{'|'.join(_ASKED_OF)})\s*[,:]?\s+"
+    r"(?P<first>.+?)\s+or\s+(?P<second>.+?)\?*$",
+    re.I,
+)
+_MEASURE = re.compile(
+    r"(?<![\w.,])(?P<before>[€$£¥]|[A-Z]{3}\b)?\s?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\d.,:/-]*\d)"
+    r"\s?(?P<unit>[^\W_][\w/]*|[€$£¥%])?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A question which of two things has more of something, or less."""
+
+    word: str
+    names: tuple[str, str]
+
+    @property
+    def questions(self) -> tuple[str, str]:
+        """The question for the measure of each."""
+        first, second = self.names
+        return _ASKED_OF[self.word].format(first), _ASKED_OF[self.word].format(second)
+
+    def verdict(self, first: str, second: str) -> str:
+        """Which it is, with the two answers compared; empty if they are no two numbers of one unit."""
+        one, other = _measure(first), _measure(second)
+        if one is None or other is None or one[1] != other[1]:
+            return ""
+        shown = first.strip(" ."), second.strip(" .")
+        if one[0] == other[0]:
+            return f"Neither (computed: {shown[0]} and {shown[1]})"
+        wins = int((one[0] > other[0]) is (self.word in _LESS))
+        relation = "less" if self.word in _LESS else "more"
+        name = self.names[wins]
+        return f"{name[0].upper()}{name[1:]} (computed: {shown[wins]} is {relation} than {shown[1 - wins]})"
+
+
+def comparison(question: str) -> Comparison | None:
+    """The two things of a question such as 'Which is cheaper, larch or oak?'; None for others."""
+    match = _COMPARED.match(" ".join(question.split()))
+    return Comparison(match["word"].lower(), (match["first"], match["second"])) if match is not None else None
+
+
+def _measure(text: str) -> tuple[Decimal, str] | None:
+    """The one number of a short answer, with its unit."""
+    numbers = list(_MEASURE.finditer(text))
+    if len(numbers) != 1:
+        return None
+    unit = numbers[0]["before"] or numbers[0]["unit"] or ""
+    return Decimal(numbers[0]["number"].replace(",", "")), unit.casefold().removesuffix("s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +163,7 @@ def two_questions(question: str) -> tuple[str, str] | None:
 
 
 def _both_ways(question: str) -> tuple[str, str] | None:
-    """'with a charger' and 'without a charger', or one year and another."""
+    """Return whether two parts contradict each other: 'with' and 'without a charger', or two years."""
     match = _BOTH_WAYS.match(question) or _WITH_AND_WITHOUT.match(question)
     if match is not None and match["one"].lower() != match["other"].lower() and re.match(_ASKING, question, re.I):
         begin, thing = match["asks"], match["thing"]
@@ -131,6 +200,9 @@ def _without_comma(question: str) -> tuple[str, str] | None:
 
 def by_way_of(question: str) -> ByWayOf | None:
     """The two steps of a question such as 'Where does the man who wrote the letter live?'; None for others."""
+    contact = _CONTACT_OF_ROLE.match(question.strip())
+    if contact is not None:
+        return ByWayOf(f"Who is {contact['noun_phrase']}?", contact["before"], "")
     role = _BY_ROLE.match(question.strip())
     if role is not None:
         return ByWayOf(f"Who is {role['noun_phrase'].strip()}?", role["before"], role["after"] or "")

@@ -31,8 +31,9 @@ _ASKS_PHONE = re.compile(
 )
 _ASKS_ADDRESS = re.compile(r"\be-?mail\s+address\b", re.I)
 _ASKS_FREQUENCY = re.compile(r"^how\s+(?:often|frequently|regularly)\b", re.I)
+_ASKS_AMOUNT = re.compile(r"^how\s+(?:much|many)\b", re.I)
 _ASKS_NUMBER = re.compile(
-    r"^how\s+(?:much|many|high|long|old|far|large|heavy|tall|wide|deep)\b"
+    r"^how\s+(?:high|long|old|far|large|heavy|tall|wide|deep)\b"
     r"|\bwhat\s+(?:is|was)\s+(?:the\s+)?(?:phone\s+)?number\b",
     re.I,
 )
@@ -41,6 +42,7 @@ _WORD_NUMBERS = re.compile(
     r"|hundred|thousand|half|a|an|once|twice|both|several|few|free|dozen|quarter)\b",
     re.I,
 )
+_ARTICLE = re.compile(r"\ban?\b(?!\s+(?:third|fifth|tenth|pair|couple|hundred|thousand|lot)\b)", re.I)
 _TIME_WORDS = re.compile(
     r"\d|\b(?:(?:at|by|from|until|since|in|past|before|after|to)\s+(?:one|two|three|four|five|six|seven|eight|nine|ten"
     r"|eleven|twelve|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)|half\s+past|o['’]clock"
@@ -89,12 +91,18 @@ _ASKS_DONE = re.compile(
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 
 
+_NAME = r"[^\W\d_a-z][\w.’'-]*"
+_ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+(?P<name>{_NAME}(?:\s+{_NAME})*)\?*$")
+_ONLY_NAMES = re.compile(rf"{_NAME}(?:\s+{_NAME})*")
+
+
 class AnswerKind(Enum):
     """A kind of short answer, with the words that name it."""
 
     NAME = "a name"
     TIME = "a time"
     NUMBER = "a number"
+    AMOUNT = "an amount"
     YEAR = "a year"
     COLOUR = "a colour"
     PHONE = "a phone number"
@@ -105,7 +113,7 @@ class AnswerKind(Enum):
 _ASKS = (
     (_ASKS_NAME, AnswerKind.NAME), (_ASKS_YEAR, AnswerKind.YEAR), (_ASKS_TIME, AnswerKind.TIME),
     (_ASKS_COLOUR, AnswerKind.COLOUR), (_ASKS_PHONE, AnswerKind.PHONE), (_ASKS_ADDRESS, AnswerKind.ADDRESS),
-    (_ASKS_FREQUENCY, AnswerKind.FREQUENCY), (_ASKS_NUMBER, AnswerKind.NUMBER),
+    (_ASKS_FREQUENCY, AnswerKind.FREQUENCY), (_ASKS_AMOUNT, AnswerKind.AMOUNT), (_ASKS_NUMBER, AnswerKind.NUMBER),
 )  # fmt: skip
 _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
@@ -125,14 +133,15 @@ def is_of_kind(kind: AnswerKind, text: str) -> bool:
         return _SAYS[kind].search(text) is not None
     if kind is AnswerKind.TIME:
         return _TIME_WORDS.search(_NO_TIME.sub(" ", text)) is not None
-    if kind is AnswerKind.NUMBER:
-        return any(map(str.isdigit, text)) or _WORD_NUMBERS.search(text) is not None
+    if kind in (AnswerKind.NUMBER, AnswerKind.AMOUNT):
+        plain = text if kind is AnswerKind.NUMBER else _ARTICLE.sub(" ", text)  # 'a megabyte' says not how many
+        return any(map(str.isdigit, text)) or _WORD_NUMBERS.search(plain) is not None
     return _WORD.search(_CODE.sub(" ", text)) is not None
 
 
 def only_proposed(question: str, sentence: str) -> bool:
     """True if a question asks for a number or a time, and the sentence says only that somebody proposes one."""
-    asks = kind_asked(question) in (AnswerKind.NUMBER, AnswerKind.TIME, AnswerKind.YEAR)
+    asks = kind_asked(question) in (AnswerKind.NUMBER, AnswerKind.AMOUNT, AnswerKind.TIME, AnswerKind.YEAR)
     return asks and _PROPOSES.search(sentence) is not None and _PROPOSES.search(question) is None
 
 
@@ -146,6 +155,13 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     kind = kind_asked(question)
     if kind is not None and not is_of_kind(kind, answer):
         return f"The question asks for {kind.value}, and “{answer}” is none"
+    asked = _ASKS_WHO_IS.match(question.strip())
+    if (
+        asked is not None
+        and _ONLY_NAMES.fullmatch(answer.strip())
+        and not set(answer.split()) & set(asked["name"].split())
+    ):
+        return f"The question asks who {asked['name']} is, and “{answer}” is another name"
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
     return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 _MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
@@ -17,6 +19,19 @@ _MONTH_ONLY = re.compile(
     rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(_MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
 )
 _ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})(?:-(?P<day>\d{2}))?\b")
+
+
+_COUNTS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+_PERIOD = re.compile(
+    rf"\b(?P<count>\d{{1,3}}|{'|'.join(_COUNTS)}|an?)\s+(?P<unit>day|week|month|year)s?\s+(?:from|after|as\s+of)\s+"
+    r"(?P<start>today|now|this\s+day|this\s+date|the\s+date\s+(?:of\s+this\s+\w+|above))\b",
+    re.I,
+)
+_RELATIVE = re.compile(
+    r"\b(?:today|tomorrow|yesterday|tonight|(?:this|next|last)\s+(?:week|month|year|spring|summer|autumn|winter|weekend"
+    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day))\b",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +70,26 @@ def without_dates(text: str) -> str:
     for pattern in (_ISO, _DAY_MONTH, _MONTH_DAY, _MONTH_ONLY):
         text = re.sub(rf"(?:\b(?:on|of|at|in|from|dated)\s+)?{pattern.pattern}", " ", text, flags=re.I)
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(text.split()))
+
+
+def relative_note(answer: str, written: date, name: str) -> str:
+    """A sentence that says of which day an answer such as 'two years from today' speaks; empty for other answers."""
+    period = _PERIOD.search(answer)
+    if period is not None:
+        end = _day_after(written, period["count"].lower(), period["unit"].lower())
+        return f"“{period['start']}” is {_in_words(written)} in {name}, so this is {_in_words(end)} (computed)"
+    relative = _RELATIVE.search(answer)
+    return f"“{relative.group()}” was written on {_in_words(written)} in {name}" if relative is not None else ""
+
+
+def _day_after(begin: date, count: str, unit: str) -> date:
+    number = int(count) if count.isdigit() else 1 if count in ("a", "an") else _COUNTS.index(count) + 1
+    if unit in ("day", "week"):
+        return begin + timedelta(days=number * (7 if unit == "week" else 1))
+    months = begin.year * 12 + begin.month - 1 + number * (12 if unit == "year" else 1)
+    year, month = months // 12, months % 12 + 1
+    return date(year, month, min(begin.day, calendar.monthrange(year, month)[1]))
+
+
+def _in_words(day: date) -> str:
+    return f"{day.day} {_MONTHS[day.month - 1].capitalize()} {day.year}"

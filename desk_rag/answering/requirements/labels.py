@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -40,6 +40,10 @@ _STATED = re.compile(
     r"(?P<value>(?:[^,;(]|(?<=\d),(?=\d))+)"
 )
 _VALUE = re.compile(r"^(?:[€$£]?\d|[A-Z]|(?:the|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve)\b)")
+_CONTACTS: dict[AnswerKind | None, re.Pattern[str]] = {
+    AnswerKind.PHONE: re.compile(r"(?<![\w-])\+?\(?\d(?:[\s()/.-]{0,2}\d){5,14}(?![\w-])"),
+    AnswerKind.ADDRESS: re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+}
 _LONGEST_VALUE = 12
 """Words of a value; more are a sentence, in which the pointer finds the answer."""
 _FREE = content_stems("much does have has use uses used pay due")
@@ -86,6 +90,22 @@ def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
     return best[0] if len({line.text.casefold() for line in best}) == 1 else None
 
 
+def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
+    """Return the one phone number or mail address in a sentence about the person that is named; None if none is."""
+    pattern = _CONTACTS.get(kind_asked(question))
+    requirements = Requirements(question)
+    if pattern is None or not requirements:
+        return None
+    lines = []
+    for place in dict.fromkeys(places):
+        for unit in quotable(place.text):
+            values, begin = list(pattern.finditer(unit)), place.text.find(unit)
+            if len(values) == 1 and requirements.worst(place, begin, begin + len(unit)) is Fit.STATED:
+                first, last = values[0].span()
+                lines.append(Labelled(place, begin, begin + len(unit), (begin + first, begin + last)))
+    return lines[0] if len({re.sub(r"\W", "", line.text) for line in lines}) == 1 else None
+
+
 def _lines(
     question: str, asked: set[str], besides: set[str], requirements: Requirements, place: Place
 ) -> Iterator[tuple[int, Labelled]]:
@@ -101,8 +121,8 @@ def _lines(
             continue
         if kind is not None and not is_of_kind(kind, value) or match.re is _STATED and not _VALUE.match(value):
             continue
-        for found in re.finditer(re.escape(unit), place.text):
-            begin, end = found.span()
+        for unit_match in re.finditer(re.escape(unit), place.text):
+            begin, end = unit_match.span()
             around = stems | content_stems(" ".join([place.labels, *place.sections_before(begin)[:1]]))
             around |= content_stems(place.text[: place.body or place.text.find("\n")])
             if begin < place.body or not all(has_stem(stem, around) for stem in besides):

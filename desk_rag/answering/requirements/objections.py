@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked, only_dates_document, only_proposed
-from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.answer_kinds import (
+    AnswerKind,
+    is_of_kind,
+    kind_asked,
+    only_dates_document,
+    only_proposed,
+)
+from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _ASKS_WHETHER = re.compile(
     r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
@@ -20,7 +26,7 @@ _NAMES_CODE = re.compile(
 )
 _CODE_LINE = re.compile(
     r"^from\s+[\w.]+\s+import\b|^(?:(?:async\s+)?def|class|import|return|yield|raise|assert|elif|else|try|except|with|for|if"
-    r"|func|fn|pub|static|const|let|var|void|public|private)\b.*[:;({,]$|^@\w|^(?:return|import|raise|assert)\s\S+$"
+    r"|func|fn|pub|static|const|let|var|void|public|private)\b.*[:;({,]$|^@\w|^(?:return|import|raise|assert)\s\S+$|^(?:return|raise|yield)\s+(?:[frb]?[\"'{\[]|\w+\()"
     r"|^[\w.]+(?:,\s*[\w.]+)*\s*=\s*[\w.]+[(\[]|->\s*[\w\[\], |]+:?$|\(self\b"
 )
 _ASKS_MEANING = re.compile(r"^what(?:['’]s|\s+is)\s+an?\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\W*$", re.I)
@@ -35,6 +41,8 @@ _END = re.compile(
 _START = re.compile(r"\b(?:start|begin|began|begun|open|from|since|as\s+of|commenc|first)\w*", re.I)
 _BEGINS = re.compile(r"\b(?:start|begin|began|begun|commenc)\w*", re.I)
 _ENDS = re.compile(r"\b(?:end|expire|finish)(?:s|es|ed|d)?\b", re.I)
+_OF_A_NAME = re.compile(r"^[^\W\d_a-z][\w.’'-]*(?:\s[^\W\d_a-z][\w.’'-]*)+,\s[^:;]{2,30}:\s")
+_CONTACT = content_stems("phone telephone mobile cell fax number email mail e-mail address call ring dial reach")
 _OTHER_KIND, _NOTHING_NEW, _CODE = 2.5, 5.0, 3.0
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 
@@ -53,6 +61,8 @@ class Objections:
         meaning = _ASKS_MEANING.match(question.strip())
         # 'A chunk is …', 'word: chunk; means: …'
         thing = re.escape(meaning["thing"]) if meaning is not None else ""
+        asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS)
+        self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
         self._says_meaning = (
             re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I) if thing else None
         )
@@ -68,6 +78,8 @@ class Objections:
             lost += _OTHER_KIND
         if self._starts and _ENDS.search(sentence) and not _START.search(sentence):
             lost += _OTHER_KIND
+        if self._whose and _OF_A_NAME.match(sentence) and not _share(self._whose, content_stems(sentence)):
+            lost += _OTHER_KIND
         if self._says_meaning is not None and not self._says_meaning.search(sentence):
             lost += _OTHER_KIND
         if self._known and content_stems(sentence) <= self._known:
@@ -75,6 +87,11 @@ class Objections:
         if self._plain and _CODE_LINE.search(sentence.strip()):
             lost += _CODE
         return lost
+
+
+def _share(stems: set[str], others: set[str]) -> bool:
+    """True if one of the words is among the others."""
+    return any(has_stem(stem, others) for stem in stems)
 
 
 def names_code(question: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from desk_rag.answering.requirements.keys import look_up_key
-from desk_rag.answering.requirements.labels import look_up_label
+from desk_rag.answering.requirements.labels import look_up_contact, look_up_label
 from desk_rag.answering.requirements.mentions import ENUMERATED
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
@@ -73,7 +73,7 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
     lookup = _look_up_row(question, places)
     if lookup is not None:
         return lookup
-    line = look_up_label(question, places) or look_up_key(question, places)
+    line = look_up_label(question, places) or look_up_key(question, places) or look_up_contact(question, places)
     return None if line is None else Lookup(line.place, line.begin, line.end, line.value)
 
 

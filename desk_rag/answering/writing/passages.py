@@ -47,10 +47,15 @@ class Window:
     def text(self) -> str:
         return self.source.text[self.begin : self.end]
 
+    @property
+    def parts(self) -> list[str]:
+        """Sentences of the window, and the clauses of each."""
+        texts = [self.source.text[begin:end] for begin, end in self.sentences]
+        return texts + [clause for text in texts for clause in _CLAUSE_END.split(text) if len(clause.split()) > 1]
+
     def core(self, claim: str) -> str:
         """The sentence or clause of the window that has most words in common with `claim`, and fewest others."""
-        texts = [self.source.text[begin:end] for begin, end in self.sentences]
-        texts += [clause for text in texts for clause in _CLAUSE_END.split(text) if len(clause.split()) > 1]
+        texts = self.parts
         return max(texts, key=lambda text: coverage(claim, text) * coverage(text, claim), default=self.text)
 
     @property
@@ -64,19 +69,21 @@ class SourceWindows:
     def __init__(self, source: Source, embedder: EmbedderLike | None) -> None:
         self.source, self._embedder = source, embedder
 
-    def best(self, claim: str, vector: NDArray[np.float32] | None, found: Sequence[facts.Fact], known: str) -> Window:
+    def best(
+        self, claim: str, vector: NDArray[np.float32] | None, claim_facts: Sequence[facts.Fact], known: str
+    ) -> Window:
         """The window that is most likely to say what `claim` says; `known` as in `facts.missing`."""
-        return max(self._windows(claim, vector, found, known), key=lambda window: window.rank)
+        return max(self._windows(claim, vector, claim_facts, known), key=lambda window: window.rank)
 
     def _windows(
-        self, claim: str, vector: NDArray[np.float32] | None, found: Sequence[facts.Fact], known: str
+        self, claim: str, vector: NDArray[np.float32] | None, claim_facts: Sequence[facts.Fact], known: str
     ) -> list[Window]:
         windows = []
         for (first, last), window_vector in zip(self._ranges, self._vectors, strict=True):
             begin, end = self._sentences[first][0], self._sentences[last][1]
             text = self.source.text[begin:end]
             similarity = 0.0 if vector is None or window_vector is None else float(vector @ window_vector)
-            missing = len(facts.missing(list(found), text, known))
+            missing = len(facts.missing(list(claim_facts), text, known))
             windows.append(
                 Window(
                     self.source,

@@ -179,14 +179,14 @@ class SupportChecker:
             foreign = [window for window in windows if differ(claim, window.source.text)]
             meant = [window for window in foreign if window.source.number in cited]
             if meant or (claimed and any(not facts.missing(claimed, window.text) for window in foreign)):
-                kept = tuple(_citation(window) for window in meant)
-                return SupportVerdict(Support.UNCHECKED, "it is in another language than the passages", None, kept)
+                citations = tuple(_citation(window) for window in meant)
+                return SupportVerdict(Support.UNCHECKED, "it is in another language than the passages", None, citations)
             return SupportVerdict(Support.UNSUPPORTED, "no passage says this", score)
         return SupportVerdict(Support.SUPPORTED, "", score, tuple(_citation(window) for window in (best, *also)))
 
     def signals(self, claim: str, claimed: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
         """Score a claim against its best window; `context` is as in `check`."""
-        contrast = contradicts(claim, window.core(claim), window.text)
+        contrast = contradicts(claim, window.core(claim), window.text, window.parts)
         if self._span_scorer is None:
             return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
         text = window.source.text

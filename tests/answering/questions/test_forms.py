@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from desk_rag.answering.questions.forms import Form, whole_folder
-from desk_rag.answering.questions.parts import by_way_of, two_questions
+from desk_rag.answering.questions.parts import by_way_of, comparison, two_questions
 from desk_rag.answering.requirements.dates import Date, dates, without_dates
 
 
@@ -87,6 +87,11 @@ def test_a_question_by_way_of_another() -> None:
     assert leader is not None
     assert leader.first == "Who is the leader of the Lantern project?"
     assert leader.then("Sunniva Oake") == "Which office does Sunniva Oake work from?"
+    teacher = by_way_of("What is the phone number of the viola teacher?")
+    assert teacher is not None
+    assert teacher.first == "Who is the viola teacher?"
+    assert teacher.then("Ana Ruiz") == "What is the phone number of Ana Ruiz?"
+    assert by_way_of("What is the phone number of Ana Ruiz?") is None
     assert by_way_of("Who is the leader of the Lantern project?") is None
     assert by_way_of("Who repaired the roof?") is None
 
@@ -124,3 +129,29 @@ def test_both_sides_of_one_question(question: str, first: str, second: str) -> N
 
 def test_with_something_and_something_else_is_one_question() -> None:
     assert two_questions("What does the room with a bath and a view cost?") is None
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "second", "verdict"),
+    [
+        ("Which is cheaper, larch or oak?", "£58", "£92 per m2", "Larch (computed: £58 is less than £92 per m2)"),
+        ("Which is more expensive, larch or oak?", "£58", "£92", "Oak (computed: £92 is more than £58)"),
+        ("Who is taller, Ana or Ben?", "1.85 m", "1.72 m", "Ana (computed: 1.85 m is more than 1.72 m)"),
+        ("Which door is wider: door D3 or door D4?", "885 mm", "885 mm", "Neither (computed: 885 mm and 885 mm)"),
+        ("Which is heavier, the bell or the stove?", "212 kg", "0.3 t", ""),  # other units
+        ("Which is cheaper, larch or oak?", "£58", "on request", ""),
+        ("Which is cheaper, larch or oak?", "£58 to £60", "£92", ""),
+    ],
+)
+def test_two_things_are_compared_by_their_measures(question: str, first: str, second: str, verdict: str) -> None:
+    compared = comparison(question)
+    assert compared is not None
+    assert compared.verdict(first, second) == verdict
+
+
+def test_the_measures_are_asked_for_one_by_one() -> None:
+    compared = comparison("Which is cheaper, larch or oak?")
+    assert compared is not None
+    assert compared.questions == ("How much does larch cost?", "How much does oak cost?")
+    assert comparison("Which room is free on Monday or Tuesday?") is None
+    assert comparison("Is it cheaper?") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,20 +14,9 @@ from desk_rag.errors import OutOfMemory
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward import runner
 from desk_rag.kv.forward.runner import ModelPass
-from tests.answer_world import BICYCLE, World, an_engine, ask, make_world
+from tests.answer_world import BICYCLE, World, an_engine, ask
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"), "cpu")
-
-
-@pytest.fixture
-def data(world: World, tmp_path: Path) -> Path:
-    shutil.copytree(world.data, tmp_path / "data")
-    return tmp_path / "data"
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
@@ -55,7 +43,7 @@ def test_fewer_passages_are_read_and_the_answer_says_so(
         answer = ask(engine, BICYCLE)
     assert "WTU-4471-B" in answer.text and len(answer.sources) < len(whole.sources) == 3
     assert not whole.notices
-    assert any("the best 1 of 3 were read" in notice and "nf4" in notice for notice in answer.notices)
+    assert any("the best 1 of 3 were read" in notice and "quantised weights" in notice for notice in answer.notices)
     assert tried[0] == tried[1] > tried[2], "once more with everything after kept chunks were given up, then with less"
 
 

@@ -16,7 +16,8 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind,
         ("When was the boiler repaired?", AnswerKind.TIME),
         ("By what time do guests leave?", AnswerKind.TIME),
         ("On which day is the market?", AnswerKind.TIME),
-        ("How many rooms are there?", AnswerKind.NUMBER),
+        ("How many rooms are there?", AnswerKind.AMOUNT),
+        ("How long is it?", AnswerKind.NUMBER),
         ("What is the phone number of Ana?", AnswerKind.PHONE),
         ("What colour is the stair?", AnswerKind.COLOUR),
         ("Which number do I ring?", AnswerKind.PHONE),
@@ -53,6 +54,9 @@ def test_the_question_says_what_kind_of_answer_it_wants(question: str, kind: Ans
         (AnswerKind.YEAR, "in 1998", True),
         (AnswerKind.FREQUENCY, "every second week", True),
         (AnswerKind.FREQUENCY, "with the blue tin", False),
+        (AnswerKind.AMOUNT, "a megabyte", False),
+        (AnswerKind.AMOUNT, "half a megabyte", True),
+        (AnswerKind.NUMBER, "a week", True),
         (AnswerKind.NUMBER, "two cats", True),
         (AnswerKind.NUMBER, "the blue tin", False),
     ],
@@ -73,3 +77,11 @@ def test_a_misfit_says_what_was_asked_for() -> None:
         "The question asks for a name, and “NM-88213-K” is none"
     )
     assert misfit("Which supplier sent it?", "Sommer", "Sommer sent it.") == ""
+
+
+def test_who_somebody_is_is_not_said_by_another_name() -> None:
+    quote = "G. Abara takes over the store from M. Ostrander."
+    assert misfit("Who is G. Abara?", "M. Ostrander", quote)
+    assert not misfit("Who is G. Abara?", "the new teacher", quote)
+    assert not misfit("Who is Lucinda?", "Lucinda Harrow", "Present: Lucinda Harrow")
+    assert not misfit("Who is the teacher?", "M. Ostrander", quote)

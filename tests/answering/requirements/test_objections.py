@@ -15,6 +15,8 @@ from desk_rag.answering.requirements.objections import Objections, names_code
         ("What are the shutters?", "Shutters", True),  # a heading
         ("Are the keys stored?", "The keys are stored.", False),  # it says yes
         ("How do I remove a folder?", "def remove_folder(store: Store, path: Path) -> None:", True),
+        ("How do I remove a folder?", 'return f"{self.reason}: `purge FOLDER` removes it"', True),
+        ("How do I remove a folder?", "return to the list and press x", False),
         ("How do I remove a folder?", "from desk_rag.store import remove_folder", True),
         ("How do I remove a folder?", "folder = store.remove(path)", True),
         ("Which function removes a folder?", "def remove_folder(store: Store, path: Path) -> None:", False),
@@ -33,6 +35,8 @@ from desk_rag.answering.requirements.objections import Objections, names_code
         ("When does the lease end?", "It begins on 1 October 2021 and lasts two years.", False),
         ("When does the lease begin?", "The lease ends on 1 October 2021.", True),
         ("When does the lease begin?", "The lease is from 1 October 2021.", False),
+        ("What is the phone number of the viola teacher?", "Etienne Dufresne, Phone: 0555 190 336", True),
+        ("What is the phone number of Dufresne?", "Etienne Dufresne, Phone: 0555 190 336", False),
         ("When was it paid?", "Date: 2024-05-06", True),
         ("When was it written?", "Date: 2024-05-06", False),
         ("When does the market open?", "The market opens on the chapel meadow.", True),

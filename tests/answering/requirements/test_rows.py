@@ -32,7 +32,10 @@ INVOICES = Place(
 )
 TAX = Place("Tax 2023/24\nIncome from self-employment 58,902\nIncome tax due 5,177\nProfit 38,455", "tax 2024", 0)
 MINUTES = Place(
-    "Minutes of 19 March\nPresent: Ana Ruiz, Gus (carpenter)\nThe premium is 20 (last year: 19).", "minutes", 0
+    "Minutes of 19 March\nPresent: Ana Ruiz, Gus (carpenter)\nThe premium is 20 (last year: 19).\n"
+    "Martha Hollins, who wrote the report, may be reached on 01632 960 417.",
+    "minutes",
+    0,
 )
 
 
@@ -48,6 +51,9 @@ MINUTES = Place(
         ("How much income is there?", None),  # a tax is none
         ("Who was present on 19 March?", "Ana Ruiz, Gus (carpenter)"),
         ("What is the premium?", "20"),
+        ("What is the phone number of Martha Hollins?", "01632 960 417"),
+        ("What is the email address of Martha?", None),
+        ("What is the phone number of Ana Ruiz?", None),
     ],
 )
 def test_a_line_that_says_what_is_asked(question: str, expected: str | None) -> None:

@@ -19,6 +19,8 @@ FILES = {
     "contacts.csv": "name,phone,role\nGus Lindholm,01632 960 771,\nAna Ruiz,01632 960 114,structural engineer\n",
     "calendar.ics": "BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:-//K//EN\nBEGIN:VEVENT\nUID:1@k\nDTSTART:20241128T140000\n"
     "DTEND:20241128T150000\nSUMMARY:Dentist Dr Pascoe\nLOCATION:4 Abbey Street\nEND:VEVENT\nEND:VCALENDAR\n",
+    "prices.csv": "material,unit,price\nlarch cladding,m2,£58\noak cladding,m2,£92\n",
+    "guarantee.md": "# Handover of the kiosk, 3 November 2023\n\nThe guarantee runs for two years from today.\n",
     "tax.txt": "Tax return 2023/24 - my own sums\nIncome from self-employment   58,902\nProfit   38,455\n"
     "Income tax due    5,177\n",
     "mails/quote.txt": "Wiring for the barn incl. ten sockets and a car charger 7 kW = £11,870 + VAT. Without the car"
@@ -73,3 +75,20 @@ def test_both_values_where_both_are_asked_for(engine: AnswerEngine) -> None:
 def test_a_cell_that_is_no_date_is_doubted(engine: AnswerEngine) -> None:
     answer = _answer(engine, "When was INV-2024-003 paid?")
     assert not answer.found or answer.doubtful
+
+
+def test_two_prices_are_compared(engine: AnswerEngine) -> None:
+    answer = _answer(engine, "Which is cheaper, larch cladding or oak cladding?")
+    assert answer.text == "Larch cladding (computed: £58 is less than £92)"
+    assert len(answer.citations) == 2 and not answer.doubtful
+
+
+def test_what_cannot_be_compared_is_doubted(engine: AnswerEngine) -> None:
+    answer = _answer(engine, "Who is taller, Gus or Ana?")
+    assert not answer.found or answer.doubtful
+
+
+def test_today_is_the_day_of_the_document(engine: AnswerEngine) -> None:
+    answer = _answer(engine, "When is the guarantee of the kiosk over?")
+    assert answer.text == "two years from today"
+    assert any("so this is 3 November 2025 (computed)" in notice for notice in answer.notices)

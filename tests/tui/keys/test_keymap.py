@@ -95,8 +95,9 @@ def test_a_wrong_key_stops_the_start_and_a_change_in_the_settings_screen(tmp_pat
 async def test_the_footer_is_drawn_anew_only_when_what_it_shows_has_changed(running: Run) -> None:
     async with running(ScriptedBackend()) as pilot:
         app, footer = pilot.app, pilot.app.screen.query_one(Footer)
-        first, shown = list(footer.children), screen_text(pilot.app).splitlines()[-1]
-        assert first
+        await until(pilot, lambda: bool(footer.children))
+        await pilot.pause(0.3)  # for what the start still changes
+        first, shown = list(footer.children), screen_text(app).splitlines()[-1]
         for _ in range(3):  # as after every status, and when the focus moves among widgets with the same keys
             app.refresh_bindings()
             await pilot.pause(0.1)

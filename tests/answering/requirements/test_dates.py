@@ -1,0 +1,26 @@
+"""Answers that count from the day on which a document was written."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from desk_rag.answering.requirements.dates import relative_note
+
+WRITTEN = date(2023, 11, 30)
+
+
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        ("two years from today", "“today” is 30 November 2023 in a.txt, so this is 30 November 2025 (computed)"),
+        ("3 months from now", "“now” is 30 November 2023 in a.txt, so this is 29 February 2024 (computed)"),
+        ("a week after this day", "“this day” is 30 November 2023 in a.txt, so this is 7 December 2023 (computed)"),
+        ("by next Friday", "“next Friday” was written on 30 November 2023 in a.txt"),
+        ("two years from 3 May 2024", ""),
+        ("two years", ""),
+    ],
+)
+def test_the_day_that_is_meant(answer: str, note: str) -> None:
+    assert relative_note(answer, WRITTEN, "a.txt") == note

@@ -90,7 +90,7 @@ class Worker:
         """Monotonic times at which indexed files turned out to be gone, of the last minute."""
         self.scrubber = Scrubber(parts.store)
         self._sweeps: dict[Path, tuple[float, float]] = {}
-        """End of the last sweep of each root, in monotonic time, and its duration in seconds."""
+        """End of the last sweep of each root, in monotonic time, and the seconds of its look at all files."""
         self.idle_since: float | None = None
         """Unix time at which everything was indexed; a sweep without changes does not change it."""
 
@@ -183,20 +183,21 @@ class Worker:
         if isinstance(job, FileJob):
             self._do_file(job)
             return
-        began = time.monotonic()
+        seconds = 0.0
         self.is_sweeping = True
         try:
-            self._sweep(job.root)
+            seconds = self._sweep(job.root)
             self._recovered(IndexStage.SCAN)
         except Exception as error:
             self._report(IndexStage.SCAN, error)
             self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
         finally:
             self.is_sweeping = False
-        self._sweeps[job.root] = (time.monotonic(), time.monotonic() - began)
+        self._sweeps[job.root] = (time.monotonic(), seconds)
 
-    def _sweep(self, root: Path) -> None:
-        finished = False
+    def _sweep(self, root: Path) -> float:
+        """Bring a folder up to date; return the seconds of the look at all its files, without reading them."""
+        finished, began, seconds = False, time.monotonic(), 0.0
         events = sync_folder(
             self._parts.store,
             root,
@@ -208,6 +209,8 @@ class Worker:
         )
         for event in events:
             finished = finished or isinstance(event, IndexFinished)
+            if isinstance(event, StageProgress) and event.stage is IndexStage.SCAN:
+                seconds = time.monotonic() - began
             self._tell(event)
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
             self.read_due_files()
@@ -218,6 +221,7 @@ class Worker:
             self.begin_stages()
         else:
             self._jobs.put(SweepJob(root, time.monotonic()))
+        return seconds
 
     def _put_off(self, file: FoundFile, root: Path) -> bool:
         """Queue a file written so recently that it may be incomplete; return whether it was."""

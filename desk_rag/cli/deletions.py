@@ -97,6 +97,8 @@ def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> i
         count, removed = handover.decide(settings, path, keep=keep, progress=out.Progress(sys.stderr))
     except NoResident:
         with _open(settings) as store:
+            if store.writer:
+                removals.note_missing(store, path)
             count = store.deletions.decide(path, Decision.KEPT if keep else Decision.CONFIRMED)
             removed = removals.remove_confirmed(store) if count and store.writer and not keep else 0
             if removed:

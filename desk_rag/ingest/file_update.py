@@ -71,11 +71,8 @@ class FileReader:
         stamp = stamp_of(file, self._settings)
         if row is not None and row.stamp == stamp:
             return as_known(row)
-        if not documents.supported(file.path, self._settings):
-            return self._left_out(file, stamp, f"{KIND_NOT_READ} ('{file.path.suffix}')")
-        if not file.size:
-            # A package's __init__.py or a lock file: nothing is wrong with it.
-            return self._left_out(file, stamp, "empty")
+        if reason := not_opened(file, self._settings):
+            return self._left_out(file, stamp, reason)
         try:
             return self._same_content(file, stamp, row, gone_twin) or self._read(file, stamp)
         except (StoreError, Cancelled):
@@ -163,6 +160,13 @@ class FileReader:
             # Permissions and drives come back without the file changing: no stamp, so that it is tried again.
             self._store.record_outcome(file.path, FileState.FAILED, reason, None)
         return FileEvent(file.path, FileState.FAILED, reason=reason)
+
+
+def not_opened(file: FoundFile, settings: IndexSettings) -> str:
+    """Return why a file is left out without being opened: its kind, or that it is empty; '' if it is to be read."""
+    if not documents.supported(file.path, settings):
+        return f"{KIND_NOT_READ} ('{file.path.suffix}')"
+    return "" if file.size else "empty"  # as a package's __init__.py or a lock file: nothing is wrong with it
 
 
 def stamp_of(file: FoundFile, settings: IndexSettings) -> FileStamp:

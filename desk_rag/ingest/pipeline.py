@@ -35,7 +35,7 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, ModelError, StoreFull
 from desk_rag.ingest.deletions import DeletionGuard
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent, StageProgress
-from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
+from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.progress import ProgressRate, Tally
 from desk_rag.store.presence import AbsentFolder, Presence, covers
 from desk_rag.store.types import DocumentRow, PendingChunk
@@ -215,6 +215,8 @@ class _FolderSync:
             return self._reader.leave_out(entry.path, entry, row)
         if row is not None and row.stamp == stamp_of(entry, self._settings):
             return as_known(row)
+        if not_opened(entry, self._settings):
+            return self._reader.bring_up_to_date(entry, row, lambda _: None)
         if defer(entry):
             return FileEvent(entry.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
         self._changed.append(entry)

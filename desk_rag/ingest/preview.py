@@ -13,13 +13,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.config import GIB, IndexSettings
+from desk_rag.config import IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
-from desk_rag.documents.formats import KIND_NOT_READ, Format
+from desk_rag.documents.formats import Format
 from desk_rag.documents.status import FileState, plural
-from desk_rag.ingest.file_update import as_known, is_gone, stamp_of
+from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
+from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _TEXT_SHARE = {
     Format.PDF: 0.03,
-    Format.DOCX: 0.1,
+    Format.DOCX: 0.03,
     Format.SLIDES: 0.01,
     Format.SHEETS: 0.3,
     Format.OPEN_DOCUMENT: 0.1,
@@ -48,8 +49,6 @@ _SECONDS_PER_MB = 1.2
 _SECONDS_PER_VECTOR = 0.012
 _SECONDS_PER_CACHE = 0.08
 """Rates of the embedded reader on two CPU cores, without a GPU."""
-KV_GIB_PER_MB = 0.8
-"""Disk space for the caches of a megabyte of text, with the embedded reader."""
 _INDEX_BYTES_PER_TEXT_BYTE = 5
 _MOST_KINDS = 6
 
@@ -100,12 +99,10 @@ def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: Index
     known = row is not None and isinstance(entry, FoundFile) and row.stamp == stamp_of(entry, settings)
     if isinstance(entry, LeftOut):
         reason = entry.reason
-    elif not document.supported(entry.path, settings):
-        reason = f"{KIND_NOT_READ} ('{entry.path.suffix}')"
-    elif not entry.size:
-        reason = "empty"
     else:
-        reason = as_known(row).reason if known and row is not None and row.state is FileState.SKIPPED else ""
+        reason = not_opened(entry, settings)
+        if not reason and known and row is not None and row.state is FileState.SKIPPED:
+            reason = as_known(row).reason
     if reason:
         return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=kind_of(reason))
     assert isinstance(entry, FoundFile)
@@ -149,7 +146,7 @@ class IndexEstimate:
     @property
     def kv_bytes(self) -> int:
         """Disk space that caches of everything would take."""
-        return int(self.text_bytes / 1e6 * KV_GIB_PER_MB * GIB)
+        return cache_bytes(self.text_bytes, EMBEDDED_KV_BYTES_PER_TOKEN, embedded=True)
 
 
 def text_in(file: JudgedFile, settings: IndexSettings) -> int:

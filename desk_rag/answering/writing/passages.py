@@ -47,10 +47,15 @@ class Window:
     def text(self) -> str:
         return self.source.text[self.begin : self.end]
 
+    @property
+    def parts(self) -> list[str]:
+        """Sentences of the window, and the clauses of each."""
+        texts = [self.source.text[begin:end] for begin, end in self.sentences]
+        return texts + [clause for text in texts for clause in _CLAUSE_END.split(text) if len(clause.split()) > 1]
+
     def core(self, claim: str) -> str:
         """The sentence or clause of the window that has most words in common with `claim`, and fewest others."""
-        texts = [self.source.text[begin:end] for begin, end in self.sentences]
-        texts += [clause for text in texts for clause in _CLAUSE_END.split(text) if len(clause.split()) > 1]
+        texts = self.parts
         return max(texts, key=lambda text: coverage(claim, text) * coverage(text, claim), default=self.text)
 
     @property

@@ -186,7 +186,7 @@ class SupportChecker:
 
     def signals(self, claim: str, claimed: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
         """Score a claim against its best window; `context` is as in `check`."""
-        contrast = contradicts(claim, window.core(claim), window.text)
+        contrast = contradicts(claim, window.core(claim), window.text, window.parts)
         if self._span_scorer is None:
             return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
         text = window.source.text

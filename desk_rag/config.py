@@ -34,14 +34,14 @@ def _whole(part: object) -> int:
     raise ValueError(f"'{part}' is no whole number")
 
 
-def rungs_of(given: object) -> tuple[int, ...]:
+def rungs_of(value: object) -> tuple[int, ...]:
     """Return rungs from '0,1,3' or from a list of numbers. Raises ValueError that says what is wrong."""
-    parts = given.split(",") if isinstance(given, str) else given
+    parts = value.split(",") if isinstance(value, str) else value
     example = "; for one: rungs = [0, 1, 3]"
     try:
         rungs = tuple(_whole(part) for part in parts) if isinstance(parts, Iterable) else ()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"'{given}' is no list of numbers{example}") from error
+        raise ValueError(f"'{value}' is no list of numbers{example}") from error
     if not rungs or rungs[0] != 0:
         raise ValueError(f"the first must be 0, a chunk with nothing but the shared prefix before it{example}")
     if list(rungs) != sorted(set(rungs)):
@@ -51,31 +51,31 @@ def rungs_of(given: object) -> tuple[int, ...]:
     return rungs
 
 
-def _named(given: object) -> object:
-    if isinstance(given, str) and not given.strip():
+def _named(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
         raise ValueError("is empty, and would mean the current directory; name one, or leave the setting out")
-    return _at_home(given)
+    return _at_home(value)
 
 
-def _at_home(given: object) -> object:
-    if isinstance(given, str | Path):
+def _at_home(value: object) -> object:
+    if isinstance(value, str | Path):
         try:
-            Path(given).expanduser()
+            Path(value).expanduser()
         except RuntimeError as error:  # ~somebody
-            raise ValueError(f"'{given}' begins with the home of nobody on this system") from error
-    return given
+            raise ValueError(f"'{value}' begins with the home of nobody on this system") from error
+    return value
 
 
-def _named_or_empty(given: object) -> object:
-    if isinstance(given, str) and given and not given.strip():
+def _named_or_empty(value: object) -> object:
+    if isinstance(value, str) and value and not value.strip():
         raise ValueError("is blank; name a directory, or leave the setting out")
-    return given
+    return value
 
 
-def _model_named(given: object) -> object:
-    if isinstance(given, str) and not given.strip():
+def _model_named(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
         raise ValueError("is blank; name 'embedded', a directory, or ORG/NAME")
-    return given
+    return value
 
 
 _LIMITS = {
@@ -305,15 +305,15 @@ def parsed(text: str, file: Path) -> Settings:
         ) from error
 
 
-def _without_nul(given: Mapping[str, object], section: str = "") -> Mapping[str, object]:
+def _without_nul(settings: Mapping[str, object], section: str = "") -> Mapping[str, object]:
     """The settings unchanged. Raises ConfigError for text with a NUL in it, which no name of a file can have."""
-    for key, value in given.items():
+    for key, value in settings.items():
         name = f"{section}{key}"
         if isinstance(value, Mapping):
             _without_nul(value, f"{name}.")
         elif any("\0" in text for text in _texts(value)):
             raise ConfigError(f"'{name}' holds a NUL character.", remedy="Correct that line of the settings file.")
-    return given
+    return settings
 
 
 def _texts(value: object) -> Iterable[str]:

@@ -109,7 +109,7 @@ def _serve(settings: Settings, service: Service, models: Models, end: Callable[[
 
 
 class Printer:
-    """Prints events as plain lines, from any thread. A closed pipe does not stop the indexing."""
+    """Printer of events as plain lines, from any thread. A closed pipe does not stop the indexing."""
 
     def __init__(self, out: TextIO, *, every: float = _EVERY) -> None:
         self._out = out

@@ -61,10 +61,6 @@ class FolderCheck:
         notices = [notice for folder in self._folders for notice in self._check_folder(folder)]
         return [*notices, *self._check_caches()]
 
-    def is_absent(self, folder: Path) -> bool:
-        """Return whether a folder was absent at the last check."""
-        return folder in self._absent.get(folder, {})
-
     def _check_folder(self, root: Path) -> list[Notice]:
         signature, now = _signature(root), time.monotonic()
         before = self._absent.get(root, {})
@@ -74,8 +70,8 @@ class FolderCheck:
         self._signatures[root], self._checked_at[root] = signature, now
         absent = {folder.path: folder for folder in Presence(self._store, root).absent()}
         self._absent[root] = absent
-        gone = [_gone(folder) for path, folder in absent.items() if path not in before]
-        return [*gone, *(_back(path) for path in before if path not in absent)]
+        notices = [_gone(folder) for path, folder in absent.items() if path not in before]
+        return [*notices, *(_back(path) for path in before if path not in absent)]
 
     def _check_caches(self) -> list[Notice]:
         away, before = self._store.kv_away, self._caches_away

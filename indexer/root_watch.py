@@ -44,18 +44,18 @@ _EVENTS: list[type[FileSystemEvent]] = [
     DirDeletedEvent,
 ]
 _STALLED = 0.5
-"""Seconds without a new watch after which none is expected any more."""
+"""Seconds without a new watch after which no more are expected."""
 _FOLDERS_REMEDY = "More can be allowed with: sudo sysctl fs.inotify.max_user_watches=524288"
 _INSTANCES_REMEDY = "More watchers can be allowed with: sudo sysctl fs.inotify.max_user_instances=1024"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """The way in which a root is watched."""
+    """How a root is watched."""
 
     root: Path
     polling: str = ""
-    """Why it is polled; empty when the kernel reports changes."""
+    """Reason to poll; empty when the kernel reports changes."""
     remedy: str = ""
 
 

@@ -44,7 +44,7 @@ _HEARTBEAT_SECONDS = 15.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
 _FOLDERS_SECONDS = 2.0
-"""Seconds between two checks whether the folders are there."""
+"""Seconds between two checks that the folders are present."""
 _SOON = 10.0
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class Service:
         return self._board.current()
 
     def is_reading(self) -> bool:
-        """Return whether files are being read, or will be within seconds."""
+        """Return whether files are being read or will be within seconds."""
         return not self._paused() and (self._worker.is_sweeping or self._jobs.due(within=_SOON))
 
     def is_working(self) -> bool:
@@ -320,7 +320,7 @@ class Service:
         self._confirmed = confirmed
 
     def _present_work(self) -> tuple[StageProgress, str, float | None]:
-        """Return progress, name of the file that was read last, and since when there is nothing to do, if so."""
+        """Return the progress, the name of the file read last, and when the work ended, if it has."""
         idle_since, progress = self._worker.idle_since, self._activity
         if idle_since is None or progress.waiting or self.is_working():
             return progress, self._current, None
@@ -362,7 +362,7 @@ class Service:
                 _log.error("a listener failed: %s", type(error).__name__)
 
     def _repeats(self, event: IndexEvent) -> bool:
-        """Return whether an event was emitted before: every sweep meets the same broken files and reasons to wait."""
+        """Return whether an event was emitted before: every sweep finds the same broken files and reasons to wait."""
         if isinstance(event, RootAbsent):
             return True  # the check of the folders has said so, or will within seconds
         if isinstance(event, Notice):

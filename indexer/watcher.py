@@ -36,7 +36,7 @@ class Batch:
     root: Path
     changes: dict[Path, Change]
     sweep: bool
-    """The changes are incomplete: the whole root must be swept."""
+    """True if the changes are incomplete, so that the whole root must be swept."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Watcher:
         self._overflow = _OverflowListener(self.sweep_all)
 
     def start(self) -> list[WatchState]:
-        """Start to watch every root that is present, and return how each is watched."""
+        """Start watching every root that is present, and return how each is watched."""
         logging.getLogger("watchdog").addHandler(self._overflow)
         self._thread.start()
         return self.check()

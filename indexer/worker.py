@@ -39,13 +39,13 @@ _SOON = 10.0
 _LOOK_SECONDS = 30.0
 _FULL_SECONDS = 600.0
 AT_REST = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
-"""Event for an indexer with nothing to do."""
+"""Event of an indexer that has nothing to do."""
 _LOAD_SECONDS = 0.2
 """Seconds between two looks for changed files while a model is being loaded."""
 _RETRY_SECONDS = 60.0
 """Seconds until a sweep or a stage that failed as a whole is tried again."""
 STOPPED = "stopped: "
-"""Beginning of a reason to wait that a failure gives; a notice says the same with its remedy."""
+"""Prefix of a reason to wait that is a failure; a notice says the same with its remedy."""
 _WORK = {
     IndexStage.SCAN: "Looking through a folder",
     IndexStage.WORDS: "Reading files",
@@ -55,7 +55,7 @@ _WORK = {
 
 
 class Worker:
-    """Does one thing at a time until `stopping` answers True; `run` is the thread's target."""
+    """Does one job at a time until `stopping` returns True; `run` is the thread's target."""
 
     def __init__(
         self,
@@ -72,27 +72,27 @@ class Worker:
         self._parts, self._settings, self._jobs, self._emit = parts, settings, jobs, emit
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
         self.is_sweeping = False
-        """A folder is being compared with the catalog, or its files are being read."""
+        """True while a folder is compared with the catalog, or its files are read."""
         self._loader = Loader()
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
         """Monotonic time at which the stages start again; 0 for never."""
         self._failing: set[IndexStage] = set()
-        """Stages that stopped for a reason the user was told."""
+        """Stages that stopped for a reason that was reported."""
         self._tally, self._not_read = Tally(), set[Path]()
         self._unfinished = True
-        """A summary is due; at the start, to say that everything is up to date."""
+        """True if a summary is due; at the start, it says that everything is up to date."""
         self._rests = False
-        """The last event was a pause."""
+        """True if the last event was a pause."""
         self._full_until = 0.0
-        """Until when prefill is suspended, because the disk is full or prefill fails; new content ends that."""
+        """Time until which prefill is suspended because the disk is full or prefill fails; new content ends that."""
         self._gone_at: list[float] = []
         """Monotonic times at which indexed files turned out to be gone, of the last minute."""
         self.scrubber = Scrubber(parts.store)
         self._sweeps: dict[Path, tuple[float, float]] = {}
-        """End of the last sweep of each root, in monotonic time, and its duration in seconds."""
+        """End of the last sweep of each root, in monotonic time, and the seconds of its look at all files."""
         self.idle_since: float | None = None
-        """Unix time at which everything was indexed; a look that finds no change leaves it as it is."""
+        """Unix time at which everything was indexed; a sweep without changes does not change it."""
 
     def run(self) -> None:
         """Work until told to stop. Raises nothing."""
@@ -170,7 +170,7 @@ class Worker:
     # Jobs
 
     def _do_task(self, task: Task) -> None:
-        """Do what a user waits for, although the indexing is paused."""
+        """Do a task that a user waits for, even while indexing is paused."""
         self.idle_since = None
         self.is_sweeping = True
         try:
@@ -183,20 +183,21 @@ class Worker:
         if isinstance(job, FileJob):
             self._do_file(job)
             return
-        began = time.monotonic()
+        seconds = 0.0
         self.is_sweeping = True
         try:
-            self._sweep(job.root)
+            seconds = self._sweep(job.root)
             self._recovered(IndexStage.SCAN)
         except Exception as error:
             self._report(IndexStage.SCAN, error)
             self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
         finally:
             self.is_sweeping = False
-        self._sweeps[job.root] = (time.monotonic(), time.monotonic() - began)
+        self._sweeps[job.root] = (time.monotonic(), seconds)
 
-    def _sweep(self, root: Path) -> None:
-        finished = False
+    def _sweep(self, root: Path) -> float:
+        """Bring a folder up to date; return the seconds of the look at all its files, without reading them."""
+        finished, began, seconds = False, time.monotonic(), 0.0
         events = sync_folder(
             self._parts.store,
             root,
@@ -204,10 +205,12 @@ class Worker:
             self._parts.size,
             self._settings,
             self._halt,
-            defer=lambda found: self._put_off(found, root),
+            defer=lambda file: self._put_off(file, root),
         )
         for event in events:
             finished = finished or isinstance(event, IndexFinished)
+            if isinstance(event, StageProgress) and event.stage is IndexStage.SCAN:
+                seconds = time.monotonic() - began
             self._tell(event)
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
             self.read_due_files()
@@ -218,15 +221,16 @@ class Worker:
             self.begin_stages()
         else:
             self._jobs.put(SweepJob(root, time.monotonic()))
+        return seconds
 
-    def _put_off(self, found: FoundFile, root: Path) -> bool:
+    def _put_off(self, file: FoundFile, root: Path) -> bool:
         """Queue a file written so recently that it may be incomplete; return whether it was."""
-        age = time.time() - found.mtime_ns / 1e9
+        age = time.time() - file.mtime_ns / 1e9
         if not 0 <= age < self._settings.settle_seconds:
             return False
-        seen = FileSnapshot(found.size, found.mtime_ns)
+        seen = FileSnapshot(file.size, file.mtime_ns)
         due = time.monotonic() + self._settings.settle_seconds
-        self._jobs.put(FileJob(found.path, root, Change.CHANGED, due, seen))
+        self._jobs.put(FileJob(file.path, root, Change.CHANGED, due, seen))
         return True
 
     def _do_file(self, job: FileJob) -> None:

@@ -91,9 +91,9 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
     real = device == "cpu" and model is None
     embedder = embedding.load_embedder(settings.model) if real else cast("Embedder", WordVectors())
     prepared = prepare(settings) if model is None else prepare_model(model, settings.data_dir)
-    made = World(prepared, embedder, settings.data_dir)
+    world = World(prepared, embedder, settings.data_dir)
     # Small chunks of a small model would be one layer group each; several let loading and computing overlap.
-    with pytest.MonkeyPatch.context() as patch, an_engine(made, settings.data_dir, streamed) as engine:
+    with pytest.MonkeyPatch.context() as patch, an_engine(world, settings.data_dir, streamed) as engine:
         patch.setattr(header, "SMALLEST_GROUP", 1 << 15)
         prompt, store = engine.model.prompt, engine.store
         steps: Sequence[Iterator[object]] = (
@@ -104,7 +104,7 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
         for step in steps:
             for _ in step:
                 pass
-    return made
+    return world
 
 
 def streamed(store: Store, site: CacheTarget) -> KVConnector:

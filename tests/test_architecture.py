@@ -110,7 +110,7 @@ def test_index_and_answer_open_no_socket(tmp_path: Path) -> None:
 def test_what_is_tracked_names_no_machine_and_leaves_no_stubs() -> None:
     places = [f"{place}/" for place in (ROOT, Path.home()) if len(place.parts) > 1]
     unfinished = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b|raise NotImplemented" r"Error")
-    found = []
+    offenders = []
     for file in tracked():
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
@@ -119,8 +119,8 @@ def test_what_is_tracked_names_no_machine_and_leaves_no_stubs() -> None:
         for number, line in enumerate(lines, start=1):
             named = any(place in line for place in places)
             if named or (file.suffix == ".py" and unfinished.search(line)):
-                found.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
-    assert not found, "\n".join(found)
+                offenders.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not offenders, "\n".join(offenders)
 
 
 def tracked() -> list[Path]:

@@ -44,9 +44,9 @@ def test_without_it_set_up_goes_on_and_says_so(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked_of_pip(script, monkeypatch, machine="x86_64", there=[], fails="    no index")
-    told = capsys.readouterr().out
-    assert "going on without triton" in told
-    assert "no index" in told
+    printed = capsys.readouterr().out
+    assert "going on without triton" in printed
+    assert "no index" in printed
 
 
 @pytest.mark.parametrize(("gpu", "dev", "times"), [(False, True, 1), (True, True, 0), (False, False, 0)])

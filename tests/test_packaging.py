@@ -236,7 +236,7 @@ def test_torch_that_cannot_be_had_is_explained(setup_script: ModuleType, monkeyp
     monkeypatch.setattr(setup_script, "ask", lambda program: [])
     monkeypatch.setattr(setup_script, "pip", lambda arguments: f"    no {arguments[0]} here")
     monkeypatch.setattr(setup_script.sys, "platform", "linux")
-    with pytest.raises(setup_script.SetupError) as told:
+    with pytest.raises(setup_script.SetupError) as raised:
         setup_script.install_torch(False)
-    assert str(told.value).count("+cpu here") == 2
-    assert "PIP_FIND_LINKS" in str(told.value)
+    assert str(raised.value).count("+cpu here") == 2
+    assert "PIP_FIND_LINKS" in str(raised.value)

@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
 _RESTING_SECONDS = 5.0
-"""Seconds between two looks at an index that rests; its own events are looked at sooner."""
+"""Seconds between two checks of an idle index; events are handled sooner."""
 _SOONEST_SECONDS = 0.2
 _TWICE_SECONDS = 2.0
 
 
 class DeskRagApp(PanelHost):
-    """A window on one Backend."""
+    """The UI's application over one Backend."""
 
     TITLE = "desk-rag"
     CSS_PATH = "app.tcss"
@@ -81,14 +81,14 @@ class DeskRagApp(PanelHost):
         self._chat = ChatScreen(folders)
         self._stop = threading.Event()
         self._in_haste = threading.Event()
-        """The running answer should not wait for files."""
+        """True if the running answer must not wait for files."""
         self._leaving = threading.Event()
         self._look = threading.Event()
-        """The status has probably changed."""
+        """Set when the status has probably changed."""
         self._status = Status()
         self._status_told = False
         self._can_pause = False
-        """Something is known of the index."""
+        """True once the state of the index is known."""
         self._pressed_ctrl_c = float("-inf")
         self._long_work = LongWork()
         self._key_order = KeyOrder(self, self._deliver)
@@ -116,14 +116,14 @@ class DeskRagApp(PanelHost):
         await super().on_event(event)
 
     async def on_keys_settled(self, message: KeysSettled) -> None:
-        """Go on with the keys that waited."""
+        """Forward the next of the waiting keys."""
         await self._key_order.settled(message)
 
     def on_unmount(self) -> None:
         self._end_workers()
 
     def terminal_gone(self) -> None:
-        """Leave, because nobody is there any more. Called from the thread that reads the terminal."""
+        """Quit, because the terminal was closed. Called from the thread that reads it."""
         leave_unless_ended(128 + signal.SIGHUP, self.backend.stop)
         with contextlib.suppress(RuntimeError):  # the loop is closed when the app is quitting already
             self._main_loop.call_soon_threadsafe(self._leave, 128 + signal.SIGHUP)
@@ -196,7 +196,7 @@ class DeskRagApp(PanelHost):
 
     @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
     def ask_backend(self, wanted: m.AnswerWanted | m.ComparisonWanted) -> None:
-        """Answer or compare; AnswerOver comes last."""
+        """Answer a question or compare both ways; posts AnswerOver last."""
         worker = get_current_worker()
         asking = Asking(
             self.backend,
@@ -239,7 +239,7 @@ class DeskRagApp(PanelHost):
 
     @work(thread=True, group="prefetch", exit_on_error=False)
     def prefetch(self, question: str) -> None:
-        """Let the backend get ready for the question in line; without that it only takes longer."""
+        """Have the backend prefetch for the next question; a failure only makes that one slower."""
         try:
             self.backend.prefetch(question)
         except Exception:
@@ -282,7 +282,7 @@ class DeskRagApp(PanelHost):
         return SystemCommand(title, with_key(text, self.keymap, key), run)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer a pause once there is something to pause."""
+        """Enable the pause once there is something to pause."""
         return self._can_pause if action == "pause_or_resume" else super().check_action(action, parameters)
 
     def action_help(self) -> None:

@@ -35,12 +35,12 @@ class Freshness(Enum):
     INDEXING = "indexing"
     PAUSED = "paused"
     UNATTENDED = "not watching"
-    """Nobody watches: another process was the writer and has ended, and this one has not yet taken over."""
+    """No process indexes: the writer has ended, and this process has not yet taken over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One look at the index: what the status bar shows."""
+    """State of the index at one moment, as the status bar shows it."""
 
     freshness: Freshness = Freshness.STARTING
     files: int = 0
@@ -57,7 +57,7 @@ class Status:
     eta_seconds: float | None = None
     """None while unknown."""
     waiting: str = ""
-    """Why the stage stands still on purpose; empty while it moves."""
+    """Reason for which the stage waits; empty while it works."""
     paused_seconds: float | None = None
     """How long the pause still lasts; None when not paused, or paused without an end."""
     absent: tuple[Path, ...] = ()
@@ -65,13 +65,13 @@ class Status:
     missing: int = 0
     """Documents whose files are gone and that leave the index when the grace period is over."""
     missing_seconds: float = 0.0
-    """Until the first of them go."""
+    """Seconds until the first of them leave."""
     writer: int = 0
-    """Process id of who indexes when it is not this process; 0 otherwise."""
+    """Process id of another process that indexes; 0 if there is none."""
     is_reading: bool = False
     """True while the folders are being looked through or files are being read, or will be within seconds."""
     disk_full: str = ""
-    """What the disk has no room for; empty if nothing is missing for that reason."""
+    """Kind of data that the disk has no room for; empty if it has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class Started:
     """Facts about a backend that can answer."""
 
     model: str
-    """As the title bar shows it: 'embedded reader'."""
+    """Name shown in the title bar, such as 'embedded reader'."""
     device: str
     """'CPU', or the name of the GPU."""
     markdown: bool = False
     """True if the model writes Markdown; the embedded reader writes words of the documents."""
     notices: tuple[str, ...] = ()
-    """What happened to the store when it was opened: sentences about damage that was repaired, or a read-only drive."""
+    """Sentences about what happened when the store was opened, such as repaired damage or a read-only drive."""
 
 
 class Backend(Protocol):

@@ -7,7 +7,6 @@ process's progress; once that process has ended, it becomes the writer and index
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
-from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.errors import ModelError, StoreLocked
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui.backend import Started, Status
 from desk_rag.tui.conversation.keeper import Keeper
@@ -90,23 +89,18 @@ class LiveBackend:
         report("checking the model")
         self._check_model()
         report("loading the libraries")
-        from desk_rag.answering.opening import open_engine
         from desk_rag.answering.serving_model import stored_gates
         from desk_rag.indexer.resident.keeping import make_way
         from desk_rag.model.reasoning import Thinking
         from desk_rag.store.opening import INDEX_AGAIN
+        from desk_rag.tui.engine_opening import open_engine
 
         make_way(self.session.settings.data_dir)
         first = "" if stored_gates(self.session.settings.data_dir) else " and checking it, once"
         report(f"loading the model{first}")
-        try:
-            engine = open_engine(self.session.settings, writer=True)
-        except (StoreLocked, *UNWRITABLE):
-            engine = open_engine(self.session.settings, writer=False)
+        engine = open_engine(self.session.settings, self.session.folders)
         self._engine, self._started_at = engine, time.monotonic()
         if engine.store.writer:
-            if engine.store.pause_requested() == math.inf:  # it lasted until this start
-                engine.store.request_pause(None)
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)

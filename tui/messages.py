@@ -76,7 +76,7 @@ class ComparisonWanted(Message):
 
 @dataclass
 class QuestionExpected(Message):
-    """This question waits behind the one that is being answered."""
+    """Notice that this question waits for the one that is being answered."""
 
     question: str
 
@@ -95,7 +95,7 @@ class DocumentWanted(Message):
 
 @dataclass
 class PauseWanted(Message):
-    """Background work should stand still for so many seconds; None lets it go on."""
+    """Request to pause background work for this many seconds; None ends the pause."""
 
     seconds: float | None
 
@@ -125,7 +125,7 @@ class ModelWanted(Message):
 
 @dataclass
 class FolderWanted(Message):
-    """There is no folder to answer from, and the user wants to choose one."""
+    """Request to choose a folder, because there is none to answer from."""
 
 
 @dataclass
@@ -226,7 +226,7 @@ class AnswerFailed(Message):
 
 @dataclass
 class AnswerOver(Message):
-    """Always the last message of a turn, however it ended."""
+    """The last message of every turn, however it ended."""
 
     turn: int
 

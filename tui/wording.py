@@ -12,6 +12,7 @@ from pathlib import Path
 from textual.content import Content
 
 from desk_rag.answering.events import Answer, Source
+from desk_rag.documents.status import plural
 from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
 from desk_rag.sanitize import clean, clean_name
 from desk_rag.tui.backend import Status
@@ -106,7 +107,7 @@ def notice(status: Status) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return '1 file', '12,431 files'."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return plural(number, noun)
 
 
 def brief(number: int) -> str:

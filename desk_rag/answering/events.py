@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.documents.status import plural
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
@@ -210,9 +211,8 @@ class Basis:
 
     @property
     def summary(self) -> str:
-        """'5 of 1,433 passages, 3 files'"""
-        files = f"{self.files:,} file{'' if self.files == 1 else 's'}"
-        return f"{self.passages:,} of {self.of_passages:,} passage{'' if self.of_passages == 1 else 's'}, {files}"
+        """Return '5 of 1,433 passages, 3 files'."""
+        return f"{self.passages:,} of {plural(self.of_passages, 'passage')}, {plural(self.files, 'file')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class Answer:
         """'3 of 5 chunks warm, 2 read anew: faster here'"""
         chunks = self.warm_chunks + self.cold_chunks
         read_anew = f", {self.read_anew_chunks} read anew: faster here" if self.read_anew_chunks else ""
-        return f"{self.warm_chunks} of {chunks:,} chunk{'' if chunks == 1 else 's'} warm{read_anew}"
+        return f"{self.warm_chunks} of {plural(chunks, 'chunk')} warm{read_anew}"
 
     @property
     def cut_notice(self) -> str:

@@ -108,9 +108,12 @@ def decode(
 
 
 def _read_refusal(prompt: PromptFormat, ahead: ReadAhead, first: int, position: int, max_tokens: int) -> None:
-    """Read the whole sentence in one pass if the answer begins like it; what the model says otherwise is dropped."""
+    """Read the whole sentence in one pass if the answer begins like it; what the model says otherwise is dropped.
+
+    A model that writes refuses in words of its own.
+    """
     ids = prompt.no_answer_ids()
-    if first == ids[0]:
+    if first == ids[0] and not prompt.writes:
         ahead.read(ids[:max_tokens], position)
 
 

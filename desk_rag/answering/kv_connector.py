@@ -171,8 +171,8 @@ class KVLoadHandle:
         files = self._worth_loading(self._store.kv_files(keys))
         loading = {key: index for index, key in enumerate(self._keys)}
         if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
-            kept = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
-            self._load.keep(kept)
+            loaded_indices = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
+            self._load.keep(loaded_indices)
         else:  # a file was written since the candidates were named, or they were a guess
             early, self._load = self._load, _start(self._loader, files)
             early.close()

@@ -18,7 +18,7 @@ from desk_rag.bench.harness import report
 from desk_rag.bench.models.masked import masked_forward
 from desk_rag.bench.models.tiny_models import FAMILIES, Family, build_model
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Placement, Positions, StitchPlan, plan
+from desk_rag.kv.positions import Placement, StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
@@ -131,7 +131,6 @@ def _one_case(model: LanguageModel, texts: Sequence[str], question: str) -> tupl
     unmoved = StitchPlan(
         chosen.prefix_tokens,
         tuple(Placement(p.slot, chosen.prefix_tokens, p.num_tokens) for p in chosen.placements),
-        Positions.REORDERED,
         chosen.next_position,
     )
     starts = [placement.position for placement in chosen.placements]

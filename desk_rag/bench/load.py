@@ -32,6 +32,7 @@ from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
@@ -171,7 +172,7 @@ def _write(place: Path, shape: Shape, sizes: Sequence[int], big: int) -> Files:
         path = place / "ours" / f"{number % 16:02x}" / f"{number}.safetensors"
         path.parent.parent.mkdir(exist_ok=True)
         chunk_file.write(path, chunk_file.prepare(key, kv, ["0"], 0.1))
-        ours.append(ChunkFile(path, chunk_file.read_header(path)))
+        ours.append(ChunkFile(path, kv_header.read_header(path)))
         size = (1, shape.num_kv_heads, tokens, shape.head_dim)
         layers = [tuple(torch.randn(size).to(torch.bfloat16) for _ in range(2)) for _ in range(shape.num_layers)]
         turbo.append(place / f"turborag-{number}.pt")

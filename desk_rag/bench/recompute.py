@@ -45,6 +45,7 @@ from desk_rag.kv.types import KVKey, Namespace, TokenHash
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model, pick_device
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 _SENTENCE = "The {n}th pump of hall {m} was serviced on day {k} by Anna Berg, who noted {v} bar in the green book. "
 _FULL = "full prefill"
@@ -82,7 +83,7 @@ class Bench:
             path = Path(folder) / f"{number}.safetensors"
             key = KVKey(Namespace("0" * 32), TokenHash(f"{number:032x}"))
             chunk_file.write(path, chunk_file.prepare(key, chunk, ["0"], 0.1))
-            files.append(ChunkFile(path, chunk_file.read_header(path)))
+            files.append(ChunkFile(path, kv_header.read_header(path)))
         room = 2 * sum(file.payload for file in files)
         settings = LoaderSettings(staging_bytes=room, resident_bytes=room)
         loader = self.stack.enter_context(Loader(self.model.device, settings))

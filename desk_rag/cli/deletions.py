@@ -97,6 +97,8 @@ def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> i
         count, removed = handover.decide(settings, path, keep=keep, progress=out.Progress(sys.stderr))
     except NoResident:
         with _open(settings) as store:
+            if store.writer:
+                removals.note_missing(store, path)
             count = store.deletions.decide(path, Decision.KEPT if keep else Decision.CONFIRMED)
             removed = removals.remove_confirmed(store) if count and store.writer and not keep else 0
             if removed:
@@ -130,7 +132,7 @@ def _open(settings: Settings) -> Store:
 
 
 def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> str:
-    """'~/docs: the files of 60 documents are gone; they leave the index in 2 days (desk-rag deletions)'."""
+    """Return '~/docs: the files of 60 documents are gone; they leave the index in 2 days (desk-rag deletions)'."""
     parts = []
     if waiting:
         when = f"in {roughly(seconds_left)}" if seconds_left else "at the next look"
@@ -141,7 +143,7 @@ def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> st
 
 
 def roughly(seconds: float) -> str:
-    """'5 minutes', '7 hours', '3 days'."""
+    """Return a rough duration: '5 minutes', '7 hours', '3 days'."""
     for length, unit in ((172_800, 86_400), (7_200, 3_600)):
         if seconds >= length:
             return f"{seconds / unit:.0f} {'days' if unit == 86_400 else 'hours'}"

@@ -106,7 +106,8 @@ def _fit(settings: Settings, task: Task) -> int:
     basis = "from the memory rate of this GPU" if machine.gpu_bytes else "from products measured just now"
     print_lines([
         *lines, "", _KNOWN,
-        f"Sizes are computed from the files' headers, disk at 4 characters per token, speed {basis}.",
+        f"Sizes are computed from the files' headers, disk at 4 characters per token"
+        f" (embedded: 2.8), speed {basis}.",
         "`desk-rag bench model --model NAME` tries a model.",
     ])  # fmt: skip
     return 0

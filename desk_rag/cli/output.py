@@ -32,6 +32,7 @@ from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.documents.status import plural as plural
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.sanitize import clean, shown_path
 
@@ -50,7 +51,7 @@ _TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
 
 
 def duration(seconds: float) -> str:
-    """'0.19 s', '42 s', '1 min 20 s', '5 h 12 min'."""
+    """Return a duration: '0.19 s', '42 s', '1 min 20 s', '5 h 12 min'."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = round(seconds)
@@ -69,11 +70,6 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
-
-
-def plural(count: int, noun: str) -> str:
-    """'1 file', '4,210 files'."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def print_json(stream: TextIO, value: object) -> None:
@@ -150,7 +146,7 @@ class Progress:
 
 
 def stage_line(event: StageProgress) -> str:
-    """'chunk KV: 312 of 1,204 chunks, 3.1/s, 4 min 48 s left'."""
+    """Return a line of progress: 'chunk KV: 312 of 1,204 chunks, 3.1/s, 4 min 48 s left'."""
     parts = [f"{_STAGE_WORDS[event.stage]}: {event.done:,} of {event.total:,} {event.unit}"]
     if event.waiting:
         parts.append(f"waiting: {event.waiting}")
@@ -241,7 +237,7 @@ class AnswerPrinter:
 
 
 def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
-    """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
+    """Return remarks on an answer: what it may lack, and what has changed since."""
     remarks = support_remarks(answer)
     if reasoned(answer):
         remarks.append(f"{reasoned(answer)}; --json has the text")
@@ -265,7 +261,7 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
 
 
 def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
-    """'letters/boiler.md lines 3-9'."""
+    """Return a path and a location: 'letters/boiler.md lines 3-9'."""
     return f"{shown_path(path, bases)} {location}".rstrip()
 
 
@@ -277,7 +273,7 @@ def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
 
 
 def stages_text(timings: Timings) -> str:
-    """'retrieve 0.02 + load 0.01 + stitch 0.01 + prefill 0.12'."""
+    """Return the stages of a time: 'retrieve 0.02 + load 0.01 + stitch 0.01 + prefill 0.12'."""
     return " + ".join(f"{stage.name} {stage.seconds:.3f}" for stage in timings.stages if stage.seconds >= 0.0005)
 
 
@@ -376,7 +372,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
 
 
 def unread_line(unread: UnreadFiles) -> str:
-    """'46 files not read: 25 images, 21 archives (desk-rag why FOLDER lists them)'."""
+    """Return '46 files not read: 25 images, 21 archives (desk-rag why FOLDER lists them)'."""
     return f"{unread.summary} ({unread.hint})"
 
 
@@ -385,8 +381,8 @@ def unread_json(unread: UnreadFiles) -> dict[str, object]:
     return {"files": unread.files, "kinds": dict(unread.kinds)}
 
 
-def _date(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at))
+def _date(unix_time: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(unix_time))
 
 
 def absence_json(absence: Absence | None) -> dict[str, object] | None:
@@ -395,6 +391,6 @@ def absence_json(absence: Absence | None) -> dict[str, object] | None:
 
 
 def reason_line(path: Path, reason: str, bases: Sequence[Path] = ()) -> str:
-    """'letters/x.pdf: damaged'; the path is not repeated if the reason begins with it."""
+    """Return 'letters/x.pdf: damaged'; the path is not repeated if the reason begins with it."""
     text = clean(reason.removeprefix(str(path)), single_line=True)
     return f"{shown_path(path, bases)}: {text}"

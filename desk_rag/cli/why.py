@@ -58,10 +58,10 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
 
 def as_met(file: Path) -> Path:
     """Return the path as the catalog holds it: folders resolved, but a link to a file kept as a link."""
-    given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
-    if given.is_dir():
-        return Path(os.path.realpath(given))
-    return Path(os.path.realpath(given.parent)) / given.name
+    path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
+    if path.is_dir():
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent)) / path.name
 
 
 def _where_rule_is(config_file: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""States of a file and stages of indexing."""
+"""States of a file and stages of indexing, and how counts are worded."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def beginning_only(kept: int) -> str:
 def is_beginning_only(note: str) -> bool:
     """Return whether an indexed file's note says that only its beginning is indexed."""
     return note.startswith(_ONLY)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: '1 file', '12,431 files'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -41,7 +41,7 @@ class Distract(Enum):
 
 
 class Layout(Enum):
-    """Positions of the chunks of an independent context; the values are those of `kv.stitch.Positions`."""
+    """Positions of the chunks of an independent context (see `bench/baselines/positions`)."""
 
     REORDERED = "reordered"
     COMPOSITE = "composite"

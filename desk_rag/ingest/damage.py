@@ -46,7 +46,7 @@ def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) ->
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that the index lacks."""
+    """A part that the index lacks."""
 
     sentence: str
     remedy: str

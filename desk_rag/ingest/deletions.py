@@ -18,7 +18,7 @@ from desk_rag.documents.status import FileState
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent
 from desk_rag.ingest.file_update import is_gone
 from desk_rag.store.catalog.deletion_rows import Decision, Deletion
-from desk_rag.store.presence import Presence
+from desk_rag.store.presence import Presence, covers
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -81,6 +81,15 @@ def missing_files(store: Store, grace_hours: float) -> list[MissingFiles]:
         left = 0.0 if confirmed else max(0.0, grace - oldest)
         folders.append(MissingFiles(root, len(waiting), len(deletions) - len(waiting), left))
     return folders
+
+
+def note_missing(store: Store, under: Path) -> None:
+    """Record which documents of the folders around and below `under` have no file now, as the next sweep would."""
+    for root in store.volumes.roots():
+        if root == under or root in under.parents or under in root.parents:
+            rows = [row for row in store.documents(root) if row.state is FileState.INDEXED and is_gone(row.path)]
+            absent = Presence(store, root).absent()  # after the files: a drive may have gone meanwhile
+            store.deletions.put(root, [row.path for row in rows if not covers(absent, row.path)])
 
 
 def remove_single_files(store: Store, grace_hours: float) -> Iterator[FileEvent | DeletionsWaiting]:

@@ -63,7 +63,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
 
 
 def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Settings) -> bool:
-    """Return whether a rule of the user left this out at the last look, and no rule does now."""
+    """Return whether a rule of the user excluded this at the last scan, and none does now."""
     from desk_rag.documents.discovery import LeftOut
 
     if row.state is not FileState.SKIPPED or not row.reason.startswith(OWN_RULE):

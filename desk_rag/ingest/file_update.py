@@ -62,37 +62,34 @@ class FileReader:
         """Former path of the last renamed file."""
 
     def bring_up_to_date(
-        self, found: FoundFile, row: DocumentRow | None, gone_twin: Callable[[str], DocumentRow | None]
+        self, file: FoundFile, row: DocumentRow | None, gone_twin: Callable[[str], DocumentRow | None]
     ) -> FileEvent:
         """Index a file unless nothing changed; `gone_twin` finds a vanished document with the same content.
 
         Raises Cancelled, with nothing recorded, if `stop` asked for it; StoreError if the catalog cannot be written.
         """
-        stamp = stamp_of(found, self._settings)
+        stamp = stamp_of(file, self._settings)
         if row is not None and row.stamp == stamp:
             return as_known(row)
-        if not documents.supported(found.path, self._settings):
-            return self._left_out(found, stamp, f"{KIND_NOT_READ} ('{found.path.suffix}')")
-        if not found.size:
-            # A package's __init__.py or a lock file: nothing is wrong with it.
-            return self._left_out(found, stamp, "empty")
+        if reason := not_opened(file, self._settings):
+            return self._left_out(file, stamp, reason)
         try:
-            return self._same_content(found, stamp, row, gone_twin) or self._read(found, stamp)
+            return self._same_content(file, stamp, row, gone_twin) or self._read(file, stamp)
         except (StoreError, Cancelled):
             raise
         except EmptyDocument:
-            return self._left_out(found, stamp, "empty")
+            return self._left_out(file, stamp, "empty")
         except SecretDocument as error:
-            return self._left_out(found, stamp, error.message.removeprefix(f"{found.path} ").removesuffix("."))
+            return self._left_out(file, stamp, error.message.removeprefix(f"{file.path} ").removesuffix("."))
         except DocumentError as error:
-            if isinstance(error, UnsupportedDocument) and format_of_name(found.path.name) is None:
-                return self._left_out(found, stamp, f"{KIND_NOT_READ} (binary)")  # nothing promised text
-            return self._failed(found, stamp, row, error)
+            if isinstance(error, UnsupportedDocument) and format_of_name(file.path.name) is None:
+                return self._left_out(file, stamp, f"{KIND_NOT_READ} (binary)")  # nothing promised text
+            return self._failed(file, stamp, row, error)
         except Exception as error:
             # One odd file must not end the run. The message may quote its text, so only the kind of error is kept.
             _log.exception("unexpected %s while reading a file", type(error).__name__, exc_info=False)
             problem = DocumentError(f"reading it failed unexpectedly ({type(error).__name__})")
-            return self._failed(found, stamp, row, problem)
+            return self._failed(file, stamp, row, problem)
 
     def reread(self, path: Path) -> FileEvent | None:
         """Read a file whose catalog entry is damaged, even if it is unchanged; None if it does not exist."""
@@ -120,55 +117,62 @@ class FileReader:
 
     def _same_content(
         self,
-        found: FoundFile,
+        file: FoundFile,
         stamp: FileStamp,
         row: DocumentRow | None,
         gone_twin: Callable[[str], DocumentRow | None],
     ) -> FileEvent | None:
-        digest = documents.digest_file(found.path, self._settings, self._stop).digest
-        if not _still(found):
-            return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
+        digest = documents.digest_file(file.path, self._settings, self._stop).digest
+        if not _still(file):
+            return FileEvent(file.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
         if row is not None and _holds(row, digest, stamp):
-            self._store.rename_document(found.path, found.path, stamp)
-            return FileEvent(found.path, FileState.UNCHANGED, row.num_chunks)
+            self._store.rename_document(file.path, file.path, stamp)
+            return FileEvent(file.path, FileState.UNCHANGED, row.num_chunks)
         twin = gone_twin(digest)
         # Queried again: a single changed file may have been handled since the folder's rows were read.
         twin = None if twin is None else self._store.document(twin.path)
-        if twin is None or not _holds(twin, digest, stamp) or not _read_alike(twin.path, found.path):
+        if twin is None or not _holds(twin, digest, stamp) or not _read_alike(twin.path, file.path):
             return None
-        self._store.rename_document(twin.path, found.path, stamp)
+        self._store.rename_document(twin.path, file.path, stamp)
         self.renamed_from = twin.path
-        return FileEvent(found.path, FileState.RENAMED, twin.num_chunks)
+        return FileEvent(file.path, FileState.RENAMED, twin.num_chunks)
 
-    def _read(self, found: FoundFile, stamp: FileStamp) -> FileEvent:
+    def _read(self, file: FoundFile, stamp: FileStamp) -> FileEvent:
         document, chunks = file_chunks.read(
-            found.path, self._settings, self._counter, self._size, self._stop, allow_secrets=found.allowed
+            file.path, self._settings, self._counter, self._size, self._stop, allow_secrets=file.allowed
         )
         source = document.source
-        if (source.size, source.mtime_ns) != (found.size, found.mtime_ns) or not _still(found):
-            return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
+        if (source.size, source.mtime_ns) != (file.size, file.mtime_ns) or not _still(file):
+            return FileEvent(file.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
         self._store.put_document(document, chunks, stamp)
-        return FileEvent(found.path, FileState.INDEXED, len(chunks), document.note)
+        return FileEvent(file.path, FileState.INDEXED, len(chunks), document.note)
 
-    def _left_out(self, found: FoundFile, stamp: FileStamp, reason: str) -> FileEvent:
-        self._store.record_outcome(found.path, FileState.SKIPPED, reason, stamp)
-        return FileEvent(found.path, FileState.SKIPPED, reason=reason)
+    def _left_out(self, file: FoundFile, stamp: FileStamp, reason: str) -> FileEvent:
+        self._store.record_outcome(file.path, FileState.SKIPPED, reason, stamp)
+        return FileEvent(file.path, FileState.SKIPPED, reason=reason)
 
-    def _failed(self, found: FoundFile, stamp: FileStamp, row: DocumentRow | None, error: DeskRagError) -> FileEvent:
+    def _failed(self, file: FoundFile, stamp: FileStamp, row: DocumentRow | None, error: DeskRagError) -> FileEvent:
         reason = f"{error.message} {error.remedy}".strip()
-        passing = isinstance(error, UnreadableDocument) or not _still(found)
+        passing = isinstance(error, UnreadableDocument) or not _still(file)
         if not passing:
-            self._store.record_outcome(found.path, FileState.FAILED, reason, stamp)
+            self._store.record_outcome(file.path, FileState.FAILED, reason, stamp)
         elif row is None or row.state is not FileState.INDEXED:
             # Permissions and drives come back without the file changing: no stamp, so that it is tried again.
-            self._store.record_outcome(found.path, FileState.FAILED, reason, None)
-        return FileEvent(found.path, FileState.FAILED, reason=reason)
+            self._store.record_outcome(file.path, FileState.FAILED, reason, None)
+        return FileEvent(file.path, FileState.FAILED, reason=reason)
 
 
-def stamp_of(found: FoundFile, settings: IndexSettings) -> FileStamp:
+def not_opened(file: FoundFile, settings: IndexSettings) -> str:
+    """Return why a file is left out without being opened: its kind, or that it is empty; '' if it is to be read."""
+    if not documents.supported(file.path, settings):
+        return f"{KIND_NOT_READ} ('{file.path.suffix}')"
+    return "" if file.size else "empty"  # as a package's __init__.py or a lock file: nothing is wrong with it
+
+
+def stamp_of(file: FoundFile, settings: IndexSettings) -> FileStamp:
     """Return what the catalog compares: size, mtime, inode, and the version of the reader."""
-    version = documents.reader_version(found.path.name, settings) + ("/allowed" if found.allowed else "")
-    return FileStamp(found.size, found.mtime_ns, found.inode, version)
+    version = documents.reader_version(file.path.name, settings) + ("/allowed" if file.allowed else "")
+    return FileStamp(file.size, file.mtime_ns, file.inode, version)
 
 
 def as_known(row: DocumentRow) -> FileEvent:
@@ -188,12 +192,12 @@ def is_gone(path: Path) -> bool:
         return False
 
 
-def _still(found: FoundFile) -> bool:
+def _still(file: FoundFile) -> bool:
     try:
-        now = found.path.stat()
+        now = file.path.stat()
     except OSError:
         return False
-    return (now.st_size, now.st_mtime_ns, now.st_ino) == (found.size, found.mtime_ns, found.inode)
+    return (now.st_size, now.st_mtime_ns, now.st_ino) == (file.size, file.mtime_ns, file.inode)
 
 
 def _read_alike(one: Path, other: Path) -> bool:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 LOOK_SECONDS = 0.15
-"""Time that an answer gives to a look."""
+"""Seconds that an answer spends on looking for changes."""
 _MOST_ROWS = 15_000
-"""Catalog rows that a look compares; reading more would take longer than the look may."""
+"""Maximum catalog rows that are compared; reading more would exceed `LOOK_SECONDS`."""
 _MOST_FILES = 16
 _MOST_BYTES = 4 << 20
 """Size of all the files that an answer waits for."""
@@ -48,7 +48,7 @@ class Backlog:
     changed: tuple[Path, ...] = ()
     """Files that have changed since they were read."""
     complete: bool = True
-    """False if there was no time to look at every folder: there may be more."""
+    """False if there was no time to scan every folder, so that there may be more."""
 
     @property
     def waiting(self) -> int:
@@ -57,7 +57,7 @@ class Backlog:
 
     @property
     def files(self) -> int:
-        """Return the number of files that could be read, as far as the look went."""
+        """Return the number of new or changed files that were noticed."""
         return self.read + len(self.new)
 
     @property

@@ -35,7 +35,7 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, ModelError, StoreFull
 from desk_rag.ingest.deletions import DeletionGuard
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent, StageProgress
-from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
+from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.progress import ProgressRate, Tally
 from desk_rag.store.presence import AbsentFolder, Presence, covers
 from desk_rag.store.types import DocumentRow, PendingChunk
@@ -206,20 +206,22 @@ class _FolderSync:
         if not self._stop():
             yield meter.progress(IndexStage.SCAN, seen, seen, "files")
 
-    def _compare_one(self, found: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
-        if covers(self._absent, found.path):
+    def _compare_one(self, entry: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
+        if covers(self._absent, entry.path):
             return None
-        row = self._rows.pop(found.path, None)
-        if isinstance(found, LeftOut):
-            self._left_out.add(found.path)
-            return self._reader.leave_out(found.path, found, row)
-        if row is not None and row.stamp == stamp_of(found, self._settings):
+        row = self._rows.pop(entry.path, None)
+        if isinstance(entry, LeftOut):
+            self._left_out.add(entry.path)
+            return self._reader.leave_out(entry.path, entry, row)
+        if row is not None and row.stamp == stamp_of(entry, self._settings):
             return as_known(row)
-        if defer(found):
-            return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
-        self._changed.append(found)
+        if not_opened(entry, self._settings):
+            return self._reader.bring_up_to_date(entry, row, lambda _: None)
+        if defer(entry):
+            return FileEvent(entry.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
+        self._changed.append(entry)
         if row is not None:
-            self._rows[found.path] = row
+            self._rows[entry.path] = row
         return None
 
     def _read_changed(self) -> Iterator[IndexEvent]:
@@ -228,17 +230,17 @@ class _FolderSync:
             self._store.begin_run(self._root)
         self._changed.sort(key=lambda entry: entry.mtime_ns, reverse=True)
         rows = {entry.path: self._rows.pop(entry.path, None) for entry in self._changed}
-        gone: dict[str, list[DocumentRow]] = {}
+        gone_by_digest: dict[str, list[DocumentRow]] = {}
         for row in self._rows.values():
             if row.state is FileState.INDEXED and row.digest:
-                gone.setdefault(row.digest, []).append(row)
+                gone_by_digest.setdefault(row.digest, []).append(row)
         meter = ProgressRate()
         for done, entry in enumerate(self._changed, 1):
             if self._stop():
                 return
             try:
                 event = self._reader.bring_up_to_date(
-                    entry, rows.pop(entry.path), lambda digest: _take_gone(gone, digest)
+                    entry, rows.pop(entry.path), lambda digest: _take_gone(gone_by_digest, digest)
                 )
             except Cancelled:
                 return

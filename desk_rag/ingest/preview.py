@@ -13,13 +13,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.config import GIB, IndexSettings
+from desk_rag.config import IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
-from desk_rag.documents.formats import KIND_NOT_READ, Format
-from desk_rag.documents.status import FileState
-from desk_rag.ingest.file_update import as_known, is_gone, stamp_of
+from desk_rag.documents.formats import Format
+from desk_rag.documents.status import FileState, plural
+from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
+from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _TEXT_SHARE = {
     Format.PDF: 0.03,
-    Format.DOCX: 0.1,
+    Format.DOCX: 0.03,
     Format.SLIDES: 0.01,
     Format.SHEETS: 0.3,
     Format.OPEN_DOCUMENT: 0.1,
@@ -48,8 +49,6 @@ _SECONDS_PER_MB = 1.2
 _SECONDS_PER_VECTOR = 0.012
 _SECONDS_PER_CACHE = 0.08
 """Rates of the embedded reader on two CPU cores, without a GPU."""
-KV_GIB_PER_MB = 0.8
-"""Disk space for the caches of a megabyte of text, with the embedded reader."""
 _INDEX_BYTES_PER_TEXT_BYTE = 5
 _MOST_KINDS = 6
 
@@ -59,7 +58,7 @@ class Verdict(Enum):
 
     NEW = "new"
     CHANGED = "changed"
-    """To be read again, because the file or the parsers have changed."""
+    """A file to read again, because it or the parsers have changed."""
     UNCHANGED = "unchanged"
     FAILED = "failed"
     """Could not be read, and has not changed since."""
@@ -75,7 +74,7 @@ class JudgedFile:
     path: Path
     verdict: Verdict
     size: int = 0
-    """Its bytes, if it would be read."""
+    """Size of the file, if it would be read."""
     kind: str = ""
     """Group in which it is counted, if it is left out."""
 
@@ -92,20 +91,18 @@ def compare(
         for entry in walk(root, settings, stop):
             yield _judged(entry, rows.pop(entry.path, None), settings)
         if not stop():
-            gone = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
-            yield from (JudgedFile(path, Verdict.GONE) for path in gone)
+            gone_paths = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
+            yield from (JudgedFile(path, Verdict.GONE) for path in gone_paths)
 
 
 def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: IndexSettings) -> JudgedFile:
     known = row is not None and isinstance(entry, FoundFile) and row.stamp == stamp_of(entry, settings)
     if isinstance(entry, LeftOut):
         reason = entry.reason
-    elif not document.supported(entry.path, settings):
-        reason = f"{KIND_NOT_READ} ('{entry.path.suffix}')"
-    elif not entry.size:
-        reason = "empty"
     else:
-        reason = as_known(row).reason if known and row is not None and row.state is FileState.SKIPPED else ""
+        reason = not_opened(entry, settings)
+        if not reason and known and row is not None and row.state is FileState.SKIPPED:
+            reason = as_known(row).reason
     if reason:
         return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=kind_of(reason))
     assert isinstance(entry, FoundFile)
@@ -149,7 +146,7 @@ class IndexEstimate:
     @property
     def kv_bytes(self) -> int:
         """Disk space that caches of everything would take."""
-        return int(self.text_bytes / 1e6 * KV_GIB_PER_MB * GIB)
+        return cache_bytes(self.text_bytes, EMBEDDED_KV_BYTES_PER_TOKEN, embedded=True)
 
 
 def text_in(file: JudgedFile, settings: IndexSettings) -> int:
@@ -219,7 +216,7 @@ class FolderPreview:
     unreadable: int
     """Files and folders without permission to read them."""
     complete: bool = True
-    """False if the look was ended early: there is more."""
+    """False if the preview was ended early, so that there may be more."""
 
     @property
     def left_out_total(self) -> int:
@@ -242,7 +239,7 @@ class FolderPreview:
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
-        summary = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read"
+        summary = f"{least}{plural(self.files, 'file')} to read"
         if self.kinds_line:
             summary += f" ({self.kinds_line})"
         if self.left_out_total:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.documents import ocr
 from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class UnreadFiles:
     def summary(self) -> str:
         """Return '46 files not read: 25 images, 20 archives, 1 too large'."""
         kinds = (f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds)
-        return f"{self.files:,} file{'' if self.files == 1 else 's'} not read: {', '.join(kinds)}"
+        return f"{plural(self.files, 'file')} not read: {', '.join(kinds)}"
 
     @property
     def hint(self) -> str:
@@ -139,7 +139,7 @@ def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: boo
             sentences.append(f"{UnreadFiles(kinds[kind], ((kind, kinds[kind]),)).summary}; {_HELP.get(kind, _NO_HELP)}")
     scans = [path for path, _, reason in rows if _failure_of(reason) == _SCANNED]
     if scans and _SCANS.search(question):
-        count = f"{len(scans):,} scanned PDF file{'' if len(scans) == 1 else 's'} not read"
+        count = f"{plural(len(scans), 'scanned PDF file')} not read"
         sentences.append(f"{count}: no text layer. {ocr.REMEDY}")
     return sentences
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Placement, Positions, StitchPlan
+from desk_rag.kv.positions import Placement, StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import dequantize_into, move_layer
 from desk_rag.kv.rope import RotaryTables, rotate_into
-from desk_rag.kv.types import Int8Layer, LayerKV, QuantizedKV
+from desk_rag.kv.types import Int8Layer, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
 
@@ -38,19 +37,15 @@ def stitch(
 ) -> StitchedCache:
     """Write prefix and chunks into `cache` as `stitch_plan` says.
 
-    Works layer by layer, so that temporaries stay in the processor's cache. Raises UnsupportedModel for ablation
-    positions on models with sliding-window layers, whose masks require slot and position to be equal.
+    Works layer by layer, so that temporaries stay in the processor's cache.
     """
-    if stitch_plan.positions is not Positions.REORDERED and has_sliding_layers(model):
-        raise UnsupportedModel(
-            f"Position scheme '{stitch_plan.positions.value}' is not exact for models with sliding-window layers."
-        )
     assert stitch_plan.num_slots <= cache.capacity, "slab too small"
     prefix.write_to(cache)
     with torch.inference_mode():
         remaining_layers = _place_by_kernel(stitch_plan, chunks, tables, cache)
         for layer in remaining_layers:
-            place_layers(layer, stitch_plan.placements, [chunk.layers[layer] for chunk in chunks], tables, cache)
+            for placement, chunk in zip(stitch_plan.placements, chunks, strict=True):
+                place_layer(layer, placement, chunk, tables, cache)
     cache.set_length(stitch_plan.num_slots)
     return StitchedCache(cache, stitch_plan)
 
@@ -73,45 +68,21 @@ def _place_by_kernel(
 
 
 def place_layer(layer: int, placement: Placement, chunk: QuantizedKV, tables: RotaryTables, cache: SlabCache) -> None:
-    """Dequantize one layer of one chunk, rotate its keys to their positions, write both into the cache."""
-    place_layers(layer, [placement], [chunk.layers[layer]], tables, cache)
+    """Dequantize one layer of one chunk, rotate its keys to their positions, write both into the cache.
 
-
-def place_layers(
-    layer: int, placements: Sequence[Placement], chunk_layers: Sequence[LayerKV], tables: RotaryTables, cache: SlabCache
-) -> None:
-    """Place the same layer of several chunks; contiguous chunks are rotated together.
-
-    A rotation is ten torch calls whatever its length; for a dozen chunks the calls would cost more than the arithmetic.
+    Chunk by chunk: small products stay on the calling thread, which other programs cannot hold up
+    (bench/LOG.md, "Placing chunks on a CPU").
     """
-    for run in _contiguous_runs(placements):
-        first = placements[run.start]
-        length = sum(placements[index].num_tokens for index in run)
-        key_slots, value_slots = cache.write(layer, first.slot, length)
-        # Dequantized in fp32 and rotated with one rounding at the end, as the kernel does it.
-        keys = torch.empty(key_slots.shape, dtype=torch.float32, device=key_slots.device)
-        start = 0
-        for index in run:
-            chunk_layer, count = chunk_layers[index], placements[index].num_tokens
-            assert chunk_layer.keys.shape[1] == count, "plan and chunk differ in length"
-            tokens = slice(start, start + count)
-            dequantize_into(move_layer(chunk_layer, key_slots.device), keys[:, tokens], value_slots[:, tokens])
-            start += count
-        table = tables.table_of_layer[layer]
-        positions = slice(first.position, first.position + length)
-        cos, sin = tables.cos[table][positions], tables.sin[table][positions]
-        rotate_into(keys, cos, sin, key_slots, interleaved=tables.interleaved)
-
-
-def _contiguous_runs(placements: Sequence[Placement]) -> list[range]:
-    """Ranges of placements whose slots and positions both continue without a gap."""
-    starts = [0]
-    for index in range(1, len(placements)):
-        previous, current = placements[index - 1], placements[index]
-        ends = (previous.slot + previous.num_tokens, previous.position + previous.num_tokens)
-        if ends != (current.slot, current.position):
-            starts.append(index)
-    return [range(start, end) for start, end in zip(starts, [*starts[1:], len(placements)], strict=True)]
+    chunk_layer = chunk.layers[layer]
+    assert chunk_layer.keys.shape[1] == placement.num_tokens, "plan and chunk differ in length"
+    key_slots, value_slots = cache.write(layer, placement.slot, placement.num_tokens)
+    # Dequantized in fp32 and rotated with one rounding at the end, as the kernel does it.
+    keys = torch.empty(key_slots.shape, dtype=torch.float32, device=key_slots.device)
+    dequantize_into(move_layer(chunk_layer, key_slots.device), keys, value_slots)
+    table = tables.table_of_layer[layer]
+    positions = slice(placement.position, placement.position + placement.num_tokens)
+    cos, sin = tables.cos[table][positions], tables.sin[table][positions]
+    rotate_into(keys, cos, sin, key_slots, interleaved=tables.interleaved)
 
 
 def has_sliding_layers(model: LanguageModel) -> bool:

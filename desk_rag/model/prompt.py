@@ -85,8 +85,6 @@ class PromptParts:
 class PromptFormat:
     """The prompt format of one model, from text to token ids. Immutable; safe to share between threads."""
 
-    no_answer = NO_ANSWER
-
     def __init__(
         self,
         tokenizer: Tokenizer,

@@ -46,8 +46,9 @@ def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
 
 def _decide(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
     """Keep the documents below a folder whose files are gone, or remove them."""
-    store, keep = service.parts.store, bool(request.get("keep"))
-    count = store.deletions.decide(Path(str(request["folder"])), Decision.KEPT if keep else Decision.CONFIRMED)
+    store, keep, folder = service.parts.store, bool(request.get("keep")), Path(str(request["folder"]))
+    deletions.note_missing(store, folder)
+    count = store.deletions.decide(folder, Decision.KEPT if keep else Decision.CONFIRMED)
     removed = 0 if keep or not count else deletions.remove_confirmed(store)
     if removed:
         store.checkpoint()

@@ -20,12 +20,12 @@ from desk_rag.indexer.resident.protocol import SOCKET, Message, NoResident, is_s
 
 _START_SECONDS = 60.0
 _LEAVE_SECONDS = 30.0
-"""Time for an answer in progress to end before another command goes on."""
+"""Seconds that an answer in progress gets to end before another command continues."""
 _POLL_SECONDS = 0.03
 
 
 def status(data_dir: Path) -> Message | None:
-    """Return what the process that answers for others says of itself; None if there is none."""
+    """Return the status of the process that answers for others; None if there is none."""
     try:
         return next(client.request(data_dir, {"do": "status"}), None)
     except (NoResident, DeskRagError):
@@ -33,7 +33,7 @@ def status(data_dir: Path) -> Message | None:
 
 
 def ensure(settings: Settings) -> str:
-    """Start a process that keeps the models loaded, unless one answers already; return '' or why there is none.
+    """Start a process that keeps the models loaded, unless there is one; return '' or why that failed.
 
     A kept process with other settings is replaced.
     """
@@ -64,7 +64,7 @@ def make_way(data_dir: Path, *, watching: bool = False) -> bool:
 
 
 def start(settings: Settings) -> subprocess.Popen[str]:
-    """Start the process and return at once; it outlives this one."""
+    """Start the process, which outlives this one, and return at once."""
     source = str(Path(desk_rag.__file__).parent.parent)
     paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     child = subprocess.Popen(
@@ -85,7 +85,7 @@ def start(settings: Settings) -> subprocess.Popen[str]:
 
 
 def _await(child: subprocess.Popen[str], data_dir: Path) -> str:
-    """Wait until the process answers; return '' or its last words."""
+    """Wait until the process answers; return '' or the last lines that it printed."""
     end = time.monotonic() + _START_SECONDS
     assert child.stderr is not None
     with child.stderr:

@@ -22,14 +22,14 @@ from desk_rag.indexer.resident.server import Server
 from desk_rag.store.store import Store
 
 _ANSWER_SECONDS = 25.0
-"""Time for answers in progress to end after another command has asked for the store."""
+"""Seconds that answers in progress get to end once another command needs the store."""
 _SIGNAL_SECONDS = 1.0
 _MOST_WAIT = 10.0
-"""Seconds between two looks at how long nobody has asked."""
+"""Seconds between two checks of the time since the last question."""
 
 
 def run(settings: Settings) -> int:
-    """Answer until nobody has asked for a while, a signal comes, or another command needs the store."""
+    """Answer until no question came for a while, a signal arrives, or another command needs the store."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -72,7 +72,7 @@ def _open(settings: Settings) -> Store:
 
 
 def _forget_terminal() -> None:
-    """Write to nobody from now on: the process that reads our messages ends."""
+    """Discard output from now on, because the process that reads it ends."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)

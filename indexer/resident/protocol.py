@@ -22,21 +22,21 @@ from desk_rag.owned_directory import OwnedDirectory
 PROTOCOL = 1
 SOCKET = "resident.sock"
 MOST_REQUEST = 256 * 1024
-"""Bytes of a request, which holds a question, folders and settings."""
+"""Maximum bytes of a request, which holds a question, folders and settings."""
 MOST_MESSAGE = 16 * 1024 * 1024
-"""Bytes of a message to a client, which may hold the text of a thousand passages."""
+"""Maximum bytes of a message to a client, which may hold the text of a thousand passages."""
 CONNECT_SECONDS = 1.0
 REQUEST_SECONDS = 5.0
-"""Time in which a client must have sent its request."""
+"""Seconds within which a client must send its request."""
 _LONGEST_PATH = 100
-"""Bytes of a socket's path; systems allow 104 or 108."""
+"""Maximum bytes of a socket's path; systems allow 104 or 108."""
 NEW_FOLDER = "a folder was never indexed"
-"""The reason for which a question is declined until its folder is indexed."""
+"""Reason to decline a question whose folder is not indexed yet."""
 Message = Mapping[str, object]
 
 
 class NoResident(Exception):
-    """No resident process can be reached, or it declines the request; the reason is its text, if there is one."""
+    """No resident process can be reached, or it declines the request; the message is the reason, if there is one."""
 
 
 def is_supported() -> bool:
@@ -46,7 +46,7 @@ def is_supported() -> bool:
 
 @contextmanager
 def address(data_dir: Path) -> Iterator[str]:
-    """Lend the address of the socket, which leads through an open handle of its folder. Raises NoResident."""
+    """Context with the socket's address, as a path through an open handle of its folder. Raises NoResident."""
     try:
         with OwnedDirectory(data_dir).opened(data_dir / "run") as folder:
             path = str(folder.reach(SOCKET))

@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 _MOST_CLIENTS = 8
 _MOST_WAITING = 64
 _SEND_SECONDS = 30.0
-"""Time that a client may take to accept a message."""
+"""Seconds that a client may take to accept a message."""
 _IDLE_EVERY = 10.0
 Handle = Callable[[Message, Callable[[], bool]], Iterator[Message]]
-"""Answers a request with messages; the callable says whether the client has gone or wants no more."""
+"""Function that answers a request with messages; its argument tells whether the client has gone."""
 
 
 class Server:
@@ -61,7 +61,7 @@ class Server:
         self._thread = threading.Thread(target=self._accept, name="resident", daemon=True)
 
     def start(self) -> str:
-        """Listen; return "" or why that is not possible, which leaves everything else as it is."""
+        """Listen; return "" or the reason why that is not possible, with nothing changed."""
         if not is_supported():
             return "this system has no Unix sockets"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -83,7 +83,7 @@ class Server:
         return ""
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Take no more requests, and wait until those in progress have stopped, at most `timeout` seconds."""
+        """Accept no more requests, and wait at most `timeout` seconds until those in progress have stopped."""
         self._stopping.set()
         if self._listener is not None:
             with suppress(OSError):
@@ -159,7 +159,7 @@ class Server:
 
 
 def _is_served(path: str) -> bool:
-    """Return whether a process listens on this socket."""
+    """Return whether a process is listening on this socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
         probe.settimeout(CONNECT_SECONDS)
         probe.connect(path)

@@ -38,14 +38,14 @@ _EVENTS: dict[str, type[AnswerEvent]] = {
 
 
 def settings_key(settings: Settings, cwd: Path | None = None) -> str:
-    """Return what must be equal in client and resident process, so that both would answer alike."""
+    """Return the settings that must be equal in client and resident process, so that both answer alike."""
     absolute = with_absolute_paths(settings, cwd)
     shared = absolute.model_dump_json(include={"data_dir", "answer"})
     return shared + absolute.model.model_dump_json(exclude={"allow_download"})
 
 
 def with_absolute_paths(settings: Settings, cwd: Path | None = None) -> Settings:
-    """Return settings that mean in any working directory what they mean in `cwd`, the present one by default."""
+    """Return settings with paths made absolute from `cwd`, by default the working directory."""
     model, base = settings.model, cwd or Path.cwd()
     names = {"name": model.name, "adapter": model.adapter, "embedder": model.embedder}
     paths = {key: base / name for key, name in names.items() if os.sep in name}
@@ -54,7 +54,7 @@ def with_absolute_paths(settings: Settings, cwd: Path | None = None) -> Settings
 
 
 def of_event(event: AnswerEvent) -> dict[str, object]:
-    """Return an event of an answer as JSON values."""
+    """Convert an event of an answer to JSON values."""
     return {"kind": type(event).__name__, "event": plain(event)}
 
 

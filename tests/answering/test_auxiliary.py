@@ -43,11 +43,11 @@ def test_the_store_is_asked_for_what_memory_lacks() -> None:
     prepared = ServingModel(model, PrefixVariants((plain,)), GateReport(scheme, exact, exact, 0, 0))
     store = Stored()
     ids = tuple(prepared.model.prompt.chunk_ids(TEXTS[0]))
-    made = AuxiliaryModel(prepared.model, scheme=prepared.gate.scheme).prefill(TEXTS[:1])[0]
-    store.kept[kv_key(prepared.namespace, ids)] = made
+    chunk_kv = AuxiliaryModel(prepared.model, scheme=prepared.gate.scheme).prefill(TEXTS[:1])[0]
+    store.kept[kv_key(prepared.namespace, ids)] = chunk_kv
     opened = open_auxiliary(prepared, store)  # type: ignore[arg-type]
     learnt = opened.prefill(TEXTS)
-    assert learnt[0] is made and store.asked == [2]
+    assert learnt[0] is chunk_kv and store.asked == [2]
     assert all(type(layer).__name__ == "RawLayer" for layer in learnt[1].layers)  # the gate's coding, not a default
     # The second was prefilled and stays in memory; what came from the store is asked for again, it is quick to read.
     again = opened.prefill(TEXTS)

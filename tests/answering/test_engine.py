@@ -50,10 +50,10 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(tmp_path: Path, folder: Path, gated: Path) -> Iterator[AnswerEngine]:
     settings = Settings(data_dir=tmp_path / "data", answer=AnswerSettings(max_new_tokens=60))
     shutil.copytree(gated, settings.data_dir / "models")
-    made = open_engine(settings, writer=True)
-    index(made, folder)
-    yield made
-    made.close()
+    opened = open_engine(settings, writer=True)
+    index(opened, folder)
+    yield opened
+    opened.close()
 
 
 def index(engine: AnswerEngine, folder: Path) -> None:
@@ -308,8 +308,8 @@ def test_a_quote_that_the_file_no_longer_holds_is_told_from_the_index(engine: An
     events = list(engine.ask("When does the rent rise?"))
     answer = events[-1].answer  # type: ignore[union-attr]
     assert answer.citations and all(citation.as_of is not None for citation in answer.citations)
-    told = [event.citation for event in events if isinstance(event, Evidence)]
-    assert tuple(told) == answer.citations
+    early_citations = [event.citation for event in events if isinstance(event, Evidence)]
+    assert tuple(early_citations) == answer.citations
     shown = io.StringIO()
     printer = AnswerPrinter(shown)
     for event in events:

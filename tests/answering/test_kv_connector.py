@@ -24,7 +24,7 @@ from desk_rag.kv.loading.file_io import FileReader
 from desk_rag.kv.payload import ChunkFile, LayerGroup
 from desk_rag.kv.types import KVKey, QuantizedKV, TokenHash
 from desk_rag.model.memory import device as device_memory
-from desk_rag.store.kv.chunk_file import read_header
+from desk_rag.store.kv.header import read_header
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, streamed
 from tests.whole_files import WholeFiles
@@ -40,8 +40,8 @@ def _one_reading() -> Iterator[None]:
 
 @pytest.fixture
 def engine(world: World, data: Path) -> Iterator[AnswerEngine]:
-    with an_engine(world, data, streamed) as made:
-        yield made
+    with an_engine(world, data, streamed) as opened:
+        yield opened
 
 
 def stages(answer: Answer) -> set[str]:
@@ -133,12 +133,12 @@ def when_found(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch, strike: Ca
     real = engine.store.kv_files
 
     def files(keys: Sequence[KVKey], *, used: bool = True) -> list[ChunkFile | None]:
-        found = real(keys, used=used)
+        files = real(keys, used=used)
         if not struck:
-            file = next(file for file in found if file is not None)
+            file = next(file for file in files if file is not None)
             struck.append(file.path.stem)
             strike(file)
-        return found
+        return files
 
     monkeypatch.setattr(engine.store, "kv_files", files)
     return struck
@@ -179,7 +179,7 @@ def test_damage_found_out_while_other_damage_is_looked_at(
     for file in files_of(engine):
         flip(file, -1)
     reader: FileReader = loader_of(engine).reader
-    verify, anew = reader.verify, engine.store.reread_kv
+    verify, reread = reader.verify, engine.store.reread_kv
     asked, found_out = threading.Event(), threading.Event()
 
     def late(path: Path, identity: object, groups: Sequence[tuple[int, LayerGroup]], run: torch.Tensor) -> None:
@@ -196,7 +196,7 @@ def test_damage_found_out_while_other_damage_is_looked_at(
         asked.set()
         assert found_out.wait(10)
         time.sleep(0.2)  # the thread that found out has yet to say so
-        return anew(keys)
+        return reread(keys)
 
     with monkeypatch.context() as patch:
         patch.setattr(reader, "verify", late)
@@ -287,11 +287,11 @@ def test_a_machine_that_cannot_run_the_lean_pass_starts_and_answers(
 def test_an_engine_that_cannot_start_gives_its_memory_back(
     world: World, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[KVConnector] = []
+    connectors: list[KVConnector] = []
 
     def loading(store: Store, site: CacheTarget) -> KVConnector:
-        made.append(streamed(store, site))
-        return made[-1]
+        connectors.append(streamed(store, site))
+        return connectors[-1]
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -299,7 +299,7 @@ def test_an_engine_that_cannot_start_gives_its_memory_back(
     monkeypatch.setattr(answer, "prefill_chunk", full)
     with pytest.raises(OutOfMemory), an_engine(world, data, loading):
         pass
-    assert not any(thread.is_alive() for thread in made[0].loader._threads)
+    assert not any(thread.is_alive() for thread in connectors[0].loader._threads)
 
 
 def test_losers_are_cancelled(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,20 +365,20 @@ def test_two_threads_and_fetching_ahead(engine: AnswerEngine) -> None:
     questions = [RENT, BICYCLE, "Who has the tickets?"]
     expected = {question: ask(engine, question).raw for question in questions}
     engine.forget_loaded()
-    found: list[tuple[str, str]] = []
+    answers: list[tuple[str, str]] = []
 
     def work(order: list[str]) -> None:
         for question, following in zip(order, [*order[1:], order[0]], strict=True):
             engine.prefetch(following)
-            found.append((question, ask(engine, question).raw))
+            answers.append((question, ask(engine, question).raw))
 
     threads = [threading.Thread(target=work, args=(order,)) for order in (questions, questions[::-1])]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 6
-    assert all(raw == expected[question] for question, raw in found)
+    assert len(answers) == 6
+    assert all(raw == expected[question] for question, raw in answers)
 
 
 def test_the_benchmarks_queue_runs_both_ways(engine: AnswerEngine) -> None:

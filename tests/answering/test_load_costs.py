@@ -50,14 +50,14 @@ def test_a_drive_slower_than_the_model_is_left_alone_and_the_words_are_the_same(
     before = {file: file.stat().st_mtime_ns for file in kv_files(data)}
     kept_rates.keep(data, name, SLOW)
     with an_engine(world, data) as engine:
-        anew = ask(engine, RENT)
+        answer = ask(engine, RENT)
         engine.settle()
         bytes_per_chunk = loaded.timings.loaded_bytes / 3
-        assert (anew.warm_chunks, anew.cold_chunks, anew.read_anew_chunks) == (0, 3, 3)
-        assert anew.timings.loaded_bytes == 0
-        assert (anew.raw, anew.text, anew.citations) == (loaded.raw, loaded.text, loaded.citations)
-        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(anew)
-        assert answer_json(anew)["read_anew_chunks"] == 3
+        assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
+        assert answer.timings.loaded_bytes == 0
+        assert (answer.raw, answer.text, answer.citations) == (loaded.raw, loaded.text, loaded.citations)
+        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)
+        assert answer_json(answer)["read_anew_chunks"] == 3
         # Two chunks take as long to read as one takes to prefill: two are loaded, one is prefilled meanwhile.
         engine.forget_loaded()  # what was read before it was known to be too slow is in memory
         engine._connector.rates = replace(SLOW, ram_bytes_per_second=bytes_per_chunk, prefill_seconds=2.0)

@@ -37,9 +37,9 @@ def heard() -> Heard:
 
 @pytest.fixture
 def ahead(heard: Heard) -> Iterator[Prefetcher]:
-    made = Prefetcher(heard.bring, heard.call_off)
-    yield made
-    made.close()
+    prefetcher = Prefetcher(heard.bring, heard.call_off)
+    yield prefetcher
+    prefetcher.close()
 
 
 def test_a_guess_is_carried_out_when_nobody_waits(ahead: Prefetcher, heard: Heard) -> None:
@@ -138,16 +138,16 @@ def test_what_is_forgotten_while_it_is_worked_out_is_not_brought(ahead: Prefetch
 
 
 def test_what_is_forgotten_while_it_is_brought_is_called_off() -> None:
-    told: list[str] = []
+    actions: list[str] = []
 
     def bring(_wanted: Sequence[KVKey]) -> None:
         looking.clear()
-        told.append("brought")
+        actions.append("brought")
 
-    looking = Prefetcher(bring, lambda: told.append("called off"))
+    looking = Prefetcher(bring, lambda: actions.append("called off"))
     looking.prefetch_question("q", lambda: keys("a"))
     looking.settle()
-    assert told == ["called off", "brought", "called off"]
+    assert actions == ["called off", "brought", "called off"]
     looking.close()
 
 

@@ -84,8 +84,8 @@ def warm_counts(engine: AnswerEngine) -> tuple[int, ...]:
 def by_hand(engine: AnswerEngine, question: str, rungs: Sequence[PrefixVariant]) -> torch.Tensor:
     """Logits of the first token over chunks prefilled on these rungs, in the order in which they are laid."""
     model, prompt = engine.model, engine.model.prompt
-    found = retrieve(engine.store, engine.embedder, question, engine.top_k, ())
-    chunks = [prompt.chunk_ids(chunk.passage.chunk.text) for chunk in reversed(found)]
+    passages = retrieve(engine.store, engine.embedder, question, engine.top_k, ())
+    chunks = [prompt.chunk_ids(chunk.passage.chunk.text) for chunk in reversed(passages)]
     pairs = zip(rungs, chunks, strict=True)
     coded = [quantize(prefill_chunk(model, rung.prefix, ids), engine.serving.scheme) for rung, ids in pairs]
     where = plan(engine.prefix.num_tokens, [len(ids) for ids in chunks])
@@ -105,11 +105,11 @@ def first_of(engine: AnswerEngine, recompute: RecomputeChoice | None = None) -> 
 def test_every_chunk_gets_plain_kv_first_and_then_rung_after_rung(world: World, cold: Path) -> None:
     with an_engine(world, cold) as engine:
         events = [(event, warm_counts(engine)) for event in warm(engine)]
-        told = [(event.done, event.total, counts) for event, counts in events]
+        progress = [(event.done, event.total, counts) for event, counts in events]
         assert [event.upper for event, _ in events] == [False] * 3 + [True] * 6
         assert {event.unit for event, _ in events} == {"chunk KVs"}
-        assert [done for done, _, _ in told] == list(range(1, 10)) and {total for _, total, _ in told} == {9}
-        assert [counts for _, _, counts in told] == [
+        assert [done for done, _, _ in progress] == list(range(1, 10)) and {total for _, total, _ in progress} == {9}
+        assert [counts for _, _, counts in progress] == [
             (1, 0, 0), (2, 0, 0), (3, 0, 0), (3, 1, 0), (3, 2, 0), (3, 3, 0), (3, 3, 1), (3, 3, 2), (3, 3, 3),
         ]  # fmt: skip
         assert list(warm(engine)) == []
@@ -118,19 +118,19 @@ def test_every_chunk_gets_plain_kv_first_and_then_rung_after_rung(world: World, 
 
 
 def test_the_background_makes_all_rungs_and_tells_of_chunks(world: World, cold: Path) -> None:
-    told: list[IndexEvent] = []
+    index_events: list[IndexEvent] = []
     with an_engine(world, cold) as engine:
         parts, index = parts_of(engine), IndexSettings()
         worker = Worker(
-            parts, index, JobQueue(), told.append, may_run=str, stopping=lambda: False, paused=str
+            parts, index, JobQueue(), index_events.append, may_run=str, stopping=lambda: False, paused=str
         )  # fmt: skip
         worker.begin_stages()
-        while not any(isinstance(event, IndexFinished) for event in told):
+        while not any(isinstance(event, IndexFinished) for event in index_events):
             worker._step()
         assert warm_counts(engine) == (3, 3, 3)
-    (finished,) = [event for event in told if isinstance(event, IndexFinished)]
+    (finished,) = [event for event in index_events if isinstance(event, IndexFinished)]
     assert finished.warm == 3
-    last = [event for event in told if isinstance(event, StageProgress)][-1]
+    last = [event for event in index_events if isinstance(event, StageProgress)][-1]
     assert (last.done, last.total) == (9, 9)
 
 
@@ -176,13 +176,13 @@ def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, dat
         got = first_of(engine)
         torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
         assert (got - others).abs().max() > 10 * (got - expected).abs().max()
-        found = retrieve(engine.store, engine.embedder, BICYCLE, engine.top_k, ())
-        context = answer_context.build(found, engine.serving, engine.store, engine.context_tokens)
+        passages = retrieve(engine.store, engine.embedder, BICYCLE, engine.top_k, ())
+        context = answer_context.build(passages, engine.serving, engine.store, engine.context_tokens)
         assert [chunk.source.number for chunk in context.chunks] == [3, 2, 1], "the best stands last"
         assert [chunk.variant.count for chunk in context.chunks] == [0, 1, 2]
         keys = [chunk.key for chunk in context.chunks]
         assert [key.namespace for key in keys] == [chunk.variant.namespace for chunk in context.chunks]
-        assert list(engine._kv_of(found)) == keys[::-1], "a prefetch names the same, the likeliest first"
+        assert list(engine._kv_of(passages)) == keys[::-1], "a prefetch names the same, the likeliest first"
         assert list(engine._neighbours(context)) == []
         assert not streams or read == [set(keys)]
 

@@ -103,15 +103,15 @@ def test_at_the_limit_an_answer_is_cut_and_not_replaced(world: World, short_by: 
 
 def events_of(engine: AnswerEngine, question: str, until: int) -> list[object]:
     """Stopped once so many events behind the first token have come."""
-    came: list[object] = []
+    events: list[object] = []
 
     def stop() -> bool:
-        return bool(came) and len(came) >= until
+        return bool(events) and len(events) >= until
 
     for event in engine.ask(question, stop=stop):
         if isinstance(event, (FirstToken, Evidence, AnswerText, Finished)):
-            came.append(event)
-    return came
+            events.append(event)
+    return events
 
 
 def test_stopping_behind_the_first_token_leaves_nothing_and_later_the_quote(world: World) -> None:

@@ -192,10 +192,10 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageMode
         time.sleep(random.Random(seed).uniform(0.0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        found = serving_model._read(file)
-        assert found is not None or not file.exists(), "a record that is there must be whole"
-        whole += found is not None
-        none += found is None
+        read_record = serving_model._read(file)
+        assert read_record is not None or not file.exists(), "a record that is there must be whole"
+        whole += read_record is not None
+        none += read_record is None
     assert whole and none, "the kills must fall on both sides of the rename"
     record = serving_model._read(record_of(tmp_path))
     assert record is not None

@@ -161,15 +161,15 @@ def test_recomputing_everything_is_full_prefill(world: World, data: Path) -> Non
     with an_engine(world, data, streamed) as engine, first_logits() as seen:
         for question in (BICYCLE, RENT):
             full = ask(engine, question, AnswerMode.FULL)
-            anew = ask(engine, question, recompute=RecomputeChoice(1.0))
+            recomputed = ask(engine, question, recompute=RecomputeChoice(1.0))
             plain = ask(engine, question)
-            assert anew.raw == full.raw
+            assert recomputed.raw == full.raw
             assert gap(seen[-2], seen[-3]) < 1e-2
             assert gap(seen[-1], seen[-3]) > 1e-2, "the plain path is another"
-            assert (anew.timings.recompute_ratio, plain.timings.recompute_ratio) == (1.0, 0.0)
-            assert stages(anew) == CHOOSING_STAGES
+            assert (recomputed.timings.recompute_ratio, plain.timings.recompute_ratio) == (1.0, 0.0)
+            assert stages(recomputed) == CHOOSING_STAGES
             assert stages(plain) == PLAIN_STAGES
-            assert all(stage.seconds >= 0 for stage in anew.timings.stages)
+            assert all(stage.seconds >= 0 for stage in recomputed.timings.stages)
 
 
 @pytest.mark.parametrize("lean", [False, True])
@@ -277,9 +277,9 @@ def test_waiting_within_choosing_counts_once() -> None:
     step: Any = SimpleNamespace(prefill=lambda: done)
     early, late = TimedRecompute(step, SelectorName.AUX), TimedRecompute(step, SelectorName.EDGE_QUERY)
     assert (early.ratio, early.choosing(0.2)) == (0.0, 0.0)
-    for anew in (early, late):
-        anew.prefill()
-        assert anew.ratio == 0.25
+    for recompute in (early, late):
+        recompute.prefill()
+        assert recompute.ratio == 0.25
     assert early.choosing(0.2) == 0.5
     assert late.choosing(0.2) == pytest.approx(0.3)
     assert late.choosing(0.7) == 0.0

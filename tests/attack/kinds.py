@@ -31,8 +31,8 @@ _CUTS_PER_RUN = 500
 def folder() -> Iterator[Path]:
     """A place of its own, in memory where that can be."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="attack-", dir=memory if memory.is_dir() else None) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="attack-", dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 def command(data: Path, *words: str) -> list[str]:

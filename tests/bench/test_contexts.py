@@ -28,7 +28,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 CPU = torch.device("cpu")
 SETTINGS = LoaderSettings(threads=2, waves=2, staging_bytes=1 << 20, resident_bytes=1 << 22)
@@ -58,7 +58,7 @@ def works(model: LanguageModel, tmp_path: Path) -> Iterator[CaseWorks]:
 
 def stored(file: ChunkFile) -> QuantizedKV:
     """The file's content, read without the loader."""
-    header = chunk_file.read_header(file.path)
+    header = kv_header.read_header(file.path)
     content = torch.from_numpy(np.fromfile(file.path, dtype=np.uint8))
     return payload.as_quantized(header, content[header.data_start :])
 

@@ -166,6 +166,38 @@ def test_confirmed_deletions_are_gone_when_the_command_has_said_so(watched: Watc
     assert code == 2 and "No indexed file below" in err
 
 
+def test_deletions_are_confirmed_before_any_look_at_the_folder_and_while_vectors_are_made(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was recorded as missing counts for nothing: the files are asked."""
+    for number in range(40):
+        watched.write(f"docs/lamp/{number}.txt", f"Lamp {number} costs {number} euros.\n")
+    real, encoded = watched.models.embedder().encode_chunks, threading.Event()
+
+    def slowly(texts: list[str]) -> object:
+        encoded.set()
+        time.sleep(0.3)
+        return real(texts)
+
+    monkeypatch.setattr(watched.models.embedder(), "encode_chunks", slowly)
+    wait_for(lambda: len(watched.documents()) == 42 and encoded.is_set())
+    for path in (watched.docs / "lamp").iterdir():
+        path.unlink()
+    confirmed = watched.run("deletions", "--confirm", str(watched.docs))
+    assert confirmed[:2] == (0, "Forgot 40 documents whose files are gone.\n")
+    assert watched.documents() == {"door.md", "roof.md"}
+    wait_for(watched.is_idle)
+    assert not watched.store.verify().problems
+
+
+def test_nothing_of_a_folder_that_is_away_can_be_confirmed(watched: Watched) -> None:
+    away = watched.docs.rename(watched.docs.parent / "away")
+    code, _, err = watched.run("deletions", "--confirm", str(watched.docs))
+    assert code == 2 and "No indexed file below" in err
+    assert watched.documents() == {"door.md", "roof.md"}
+    away.rename(watched.docs)
+
+
 def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched) -> None:
     house = watched.docs / "house"
     code, out, _ = watched.run("purge", "--yes", "--verify", str(house))

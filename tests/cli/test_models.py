@@ -13,6 +13,7 @@ from desk_rag.cli.main import main
 from desk_rag.model.library import machine as machine_module
 from desk_rag.model.library.fit import Machine, rank
 from desk_rag.model.library.installed import Installed, Shape
+from desk_rag.model.memory.plan import cache_bytes
 from tests.model.gguf.families import TINY, write_tiny
 from tests.model.hostile_models import plain_model
 from tests.model.library.test_other_programs import put
@@ -83,7 +84,7 @@ def test_fit_knows_the_text_of_an_indexed_folder(
     assert 1000 < characters < 1400
     reader = next(model for model in report["models"] if model["name"] == "embedded")  # type: ignore[attr-defined]
     assert 0 < reader["tokens_per_second"]["none"] < 100_000
-    assert reader["suits"] and reader["folder_bytes"] == characters // 4 * 2560
+    assert reader["suits"] and reader["folder_bytes"] == cache_bytes(characters, 2560, embedded=True)
     assert characters_in("--folder", str(place / "other")) == 0
 
 

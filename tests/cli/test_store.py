@@ -131,8 +131,8 @@ def verdicts(data: Path) -> list[tuple[str, str, str]]:
     """Name, verdict and detail of every finding about the data directory."""
     settings = Settings(data_dir=data)
     checks = (stored.data_dir, stored.index, stored.chats)
-    findings = [found for check in checks for found in as_list(check(settings))]
-    return [(found.name, found.verdict.value, found.detail) for found in findings]
+    findings = [finding for check in checks for finding in as_list(check(settings))]
+    return [(finding.name, finding.verdict.value, finding.detail) for finding in findings]
 
 
 def as_list(found: Finding | list[Finding]) -> list[Finding]:
@@ -153,14 +153,14 @@ def test_no_green_mark_stands_over_a_fault(tmp_path: Path) -> None:
     assert {verdict for _, verdict, _ in verdicts(data)} == {"ok"}
 
     (data / "chats.sqlite").write_bytes(b"no database" * 100)
-    assert ("chats", "warn") in [found[:2] for found in verdicts(data)]
+    assert ("chats", "warn") in [row[:2] for row in verdicts(data)]
     (data / "chats.sqlite").unlink()
 
     for file in documents.iterdir():
         if file.name != "7.txt":
             file.unlink()
     assert run("index", str(documents), "--no-kv") == 0
-    (waiting,) = [found for found in verdicts(data) if found[0] == "folders"]
+    (waiting,) = [row for row in verdicts(data) if row[0] == "folders"]
     assert waiting[1] == "warn" and "the files of 7 documents are gone" in waiting[2]
 
     documents.rename(tmp_path / "elsewhere")
@@ -169,7 +169,7 @@ def test_no_green_mark_stands_over_a_fault(tmp_path: Path) -> None:
 
     with Store.open(data, StoreSettings(), writer=True) as store:
         store.begin_run(documents, "the disk is full")
-    cut_off = [found for found in verdicts(data) if found[0] == "index"]
+    cut_off = [row for row in verdicts(data) if row[0] == "index"]
     assert {verdict for _, verdict, _ in cut_off} == {"warn"} and "the disk is full" in cut_off[1][2]
 
     (data / "catalog.sqlite").unlink()
@@ -187,8 +187,8 @@ def test_a_data_directory_that_cannot_be_used_is_no_ok(tmp_path: Path) -> None:
 
 def test_doctor_looks_at_the_adapter(desk: Desk, tmp_path: Path) -> None:
     looked = desk.run("doctor", "--json", "--adapter", str(tmp_path))
-    (found,) = [f for f in json.loads(looked.out)["findings"] if f["name"] == "adapter"]
-    assert looked.code == 1 and found["verdict"] == "fail" and "is no adapter" in found["detail"]
+    (finding,) = [f for f in json.loads(looked.out)["findings"] if f["name"] == "adapter"]
+    assert looked.code == 1 and finding["verdict"] == "fail" and "is no adapter" in finding["detail"]
 
 
 def test_pinning_what_is_not_there_is_refused_unless_it_is_known(desk: Desk, tmp_path: Path) -> None:

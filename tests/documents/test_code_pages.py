@@ -108,8 +108,8 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "page"), CASES)
 def test_sentences_are_read_as_they_were_written(text: str, page: str) -> None:
-    found, note = decode(text.encode(page))
-    assert found == text
+    decoded, note = decode(text.encode(page))
+    assert decoded == text
     assert note.startswith("encoding guessed: ")
 
 

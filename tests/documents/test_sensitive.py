@@ -94,8 +94,8 @@ def test_the_user_allows_one(tmp_path: Path) -> None:
         (tmp_path / name).write_text("words")
     (tmp_path / ".deskragignore").write_text("!*\n")  # a folder's own file may not allow: it may come from anybody
     settings = IndexSettings(exclude=("!/a/token.txt",))
-    (found,) = [item for item in walk(tmp_path, settings) if isinstance(item, FoundFile)]
-    assert found.path == tmp_path / "a" / "token.txt" and found.allowed
+    (listed,) = [item for item in walk(tmp_path, settings) if isinstance(item, FoundFile)]
+    assert listed.path == tmp_path / "a" / "token.txt" and listed.allowed
 
 
 def test_every_name_rule_is_reached_through_its_words() -> None:

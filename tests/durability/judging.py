@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from tests.durability.power_cut import State
 from tests.durability.recording import Op
 from tests.durability.workload import EMBEDDER, SECRET, vector_of
 from tests.store import made
+
+_UNNAMED_GRAPH = re.compile(r"data/vectors/[0-9a-f]{16}\.hnsw\.\d+-\d+\.tmp")
+"""A vector graph before it gets its name: removed vectors are wiped from it first, and the next start removes it."""
 
 
 @dataclass(slots=True)
@@ -125,21 +129,21 @@ def reported(ops: Sequence[Op]) -> Reported:
 
 def judge(state: State, ops: Sequence[Op], place: Path) -> list[str]:
     """Put `state` at `place`, open it as the next start would, and return every promise that does not hold."""
-    told = reported(ops)
+    reports = reported(ops)
     state.write(place)
     root = place / "data"
     faults = [
         f"{what} is back in {path}"
-        for trace, what in told.purged.items()
+        for trace, what in reports.purged.items()
         for path, content in state.files
-        if trace in content and not path.endswith(".hnsw.tmp")  # wiped before it gets its name; goes at the next start
+        if trace in content and not _UNNAMED_GRAPH.fullmatch(path)
     ]
-    faults += _incomplete(root, told)
+    faults += _incomplete(root, reports)
     try:
         with Store.open(root, made.settings(), writer=True) as store:
-            faults += _catalog_faults(store, told)
-            faults += _kv_faults(store, told, root)
-            faults += _vector_faults(store, told)
+            faults += _catalog_faults(store, reports)
+            faults += _kv_faults(store, reports, root)
+            faults += _vector_faults(store, reports)
             store.checkpoint()  # what the cut has prevented, as `watch` and every end of a command do
             report = store.verify()
             faults += [f"verify: {problem.what}" for problem in report.problems]
@@ -150,7 +154,7 @@ def judge(state: State, ops: Sequence[Op], place: Path) -> list[str]:
         faults.append(f"does not open: {error}")
     except Exception as error:  # any other is a fault of the program's own, and a finding
         faults.append(f"a fault of its own: {type(error).__name__}: {error}")
-    return [*faults, *_record_faults(root, told)]
+    return [*faults, *_record_faults(root, reports)]
 
 
 def _incomplete(root: Path, told: Reported) -> Iterable[str]:

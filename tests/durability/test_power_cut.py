@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from desk_rag.store.store import Store
+from desk_rag.store.vectors.index import HnswIndex, approximate_search_available
 from tests.durability.breaking import BREAKS
 from tests.durability.judging import judge
 from tests.durability.power_cut import Drive, State, sample
 from tests.durability.recording import CannotRecord, Job, Op, library, record
+from tests.durability.workload import DIM, vector_of
+from tests.store import made
 
 FEW, MANY = 60, 2_400
 STEPS = 40
@@ -24,8 +28,8 @@ STEPS = 40
 def place() -> Iterator[Path]:
     """In memory where that can be: states are many and none needs to last."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,28 @@ def faulty(states: Iterator[tuple[State, Sequence[Op]]], place: Path) -> Iterato
     for number, (state, before) in enumerate(states, start=1):
         faults = judge(state, before, place)
         yield number, f"after {state.cut} operations, {state.how}: {faults}" if faults else ""
+
+
+@pytest.mark.skipif(not approximate_search_available(), reason="needs hnswlib")
+def test_only_a_graph_without_its_name_may_hold_the_vector_of_a_purged_text(place: Path) -> None:
+    """It is wiped before it gets its name; a cut before that leaves it to the next start, which removes it."""
+    index = HnswIndex(DIM)
+    index.add([1], vector_of("a secret")[None])
+    index.save(place / "graph")
+    content = (place / "graph").read_bytes()
+    assert vector_of("a secret").tobytes() in content
+    begun = place / "begun"
+    Store.open(begun / "data", made.settings(), writer=True).close()
+    entries = sorted(begun.rglob("*"))
+    folders = tuple(str(path.relative_to(begun)) for path in entries if path.is_dir())
+    files = tuple((str(path.relative_to(begun)), path.read_bytes()) for path in entries if path.is_file())
+    purged = Op("N", note={"purged": "no such trace", "texts": ["a secret"]})
+    name = "data/vectors/0123456789abcdef.hnsw"
+    for path, is_fault in ((f"{name}.4194305-104.tmp", False), (name, True)):
+        state = State(1, "all is there", tuple({*folders, "data/vectors"}), (*files, (path, content)))
+        faults = judge(state, [purged], place / "state")
+        assert any("is back" in fault for fault in faults) == is_fault, (path, faults)
+        assert not list((place / "state").rglob("*.tmp")), "the start has removed it"
 
 
 def test_a_cut_at_any_moment_loses_nothing_that_was_done(recorded: dict[str, list[Op]], place: Path) -> None:

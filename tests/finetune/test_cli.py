@@ -52,7 +52,7 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
     monkeypatch.setattr(run_module, "train", interrupted)
     assert finetune(settings, words) == 130
     assert "--resume goes on" in capsys.readouterr().out
-    chunks = " ".join(made.chunks[0] for made in load_samples(out / "data.jsonl"))
+    chunks = " ".join(sample.chunks[0] for sample in load_samples(out / "data.jsonl"))
     assert "mirror" in chunks and "bicycle" in chunks
     monkeypatch.setattr(run_module, "train", real)
     (folder / "note.md").unlink()  # what was made from it is kept with the run

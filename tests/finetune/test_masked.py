@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from desk_rag.bench.baselines.positions import Overlapping, overlapping_plan
 from desk_rag.finetune.masked import hidden_of, logits_of, loss_of, to_batch, visibility
 from desk_rag.finetune.rows import (
     Asked,
@@ -18,7 +19,7 @@ from desk_rag.finetune.rows import (
 )
 from desk_rag.finetune.settings import Layout
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Positions, plan
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
@@ -40,11 +41,16 @@ def context_of(model: LanguageModel, *, full: bool) -> Context:
     )
 
 
-def stitched_logits(model: LanguageModel, context: Context, asked: Asked, positions: Positions) -> torch.Tensor:
+def stitched_logits(
+    model: LanguageModel, context: Context, asked: Asked, scheme: Overlapping | None = None
+) -> torch.Tensor:
     """Logits of question and answer over unquantised chunk KV, as the product computes them."""
     prefix = prefill_prefix(model)
     chunks = [keep_exact(prefill_chunk(model, prefix, chunk)) for chunk in context.chunks]
-    chosen = plan(prefix.num_tokens, [len(chunk) for chunk in context.chunks], positions)
+    lengths = [len(chunk) for chunk in context.chunks]
+    chosen = plan(prefix.num_tokens, lengths)
+    if scheme is not None:
+        chosen = overlapping_plan(model, prefix.num_tokens, lengths, scheme)
     ids = torch.tensor([*asked.question, *asked.answer])
     size = chosen.next_position + len(ids)
     cache = SlabCache(model, size)
@@ -82,7 +88,7 @@ def check(got: torch.Tensor, expected: list[torch.Tensor]) -> float:
 def test_rows_compute_what_is_served(family: Family) -> None:
     model = build_model(family)
     independent, full = context_of(model, full=False), context_of(model, full=True)
-    served = [stitched_logits(model, independent, asked, Positions.REORDERED) for asked in independent.asked]
+    served = [stitched_logits(model, independent, asked) for asked in independent.asked]
     plain = [plain_logits(model, full, asked) for asked in full.asked]
     got = row_logits(model, independent, Layout.REORDERED)
     got_full = row_logits(model, full, Layout.REORDERED)
@@ -94,7 +100,7 @@ def test_rows_compute_what_is_served(family: Family) -> None:
 def test_composite_rows_compute_what_composite_stitching_does() -> None:
     model = build_model(next(family for family in FAMILIES if family.name == "qwen3"))
     context = context_of(model, full=False)
-    served = [stitched_logits(model, context, asked, Positions.COMPOSITE) for asked in context.asked]
+    served = [stitched_logits(model, context, asked, Overlapping.COMPOSITE) for asked in context.asked]
     got = row_logits(model, context, Layout.COMPOSITE)
     assert check(got, served) < 2e-4
     assert check(row_logits(model, context, Layout.REORDERED), served) > 0.05

@@ -67,9 +67,9 @@ def test_shares_of_full_attention_and_of_questions_without_answer() -> None:
 
 
 def test_rows_fit_and_hold_several_contexts() -> None:
-    made, place = stream(), Place()
+    contexts, place = stream(), Place()
     for _ in range(10):
-        row, place = made.row(place)
+        row, place = contexts.row(place)
         assert len(row.ids) == 512 and row.islands.max() >= 1
         assert (row.weights[row.islands == PADDING] == 0).all() and row.weights.sum() > 0
         assert row.positions.max() < 512
@@ -106,8 +106,8 @@ def test_all_of_a_long_text_is_replayed_and_ends_only_where_the_text_does() -> N
     words = {word for ids in read for word in PROMPT.decode(ids).split() if len(word) == 4}
     assert len(words) > 950
     for ids in read:
-        for at in (index for index, token in enumerate(ids) if token == end):
-            assert PROMPT.decode(ids[:at]).endswith("0999 ")
+        for end_index in (index for index, token in enumerate(ids) if token == end):
+            assert PROMPT.decode(ids[:end_index]).endswith("0999 ")
 
 
 def test_both_kinds_of_attention_are_compared_on_the_same_questions() -> None:

@@ -227,16 +227,16 @@ def against_torch(case: Case, bed: Bed) -> dict[str, Any]:
         }
     else:
         ways["flash_causal"] = (causal, None)
-    found: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     for name, (work, backends) in ways.items():
         with suppress(Exception):
             if backends is None:
-                found[name] = round(bed.microseconds(work), 2)
+                timings[name] = round(bed.microseconds(work), 2)
             else:
                 with sdpa_kernel(backends):
-                    found[name] = round(bed.microseconds(work), 2)
-    found["bf16"] = min(found.values())
-    return found
+                    timings[name] = round(bed.microseconds(work), 2)
+    timings["bf16"] = min(timings.values())
+    return timings
 
 
 def bf16_error(case: Case) -> float:
@@ -406,16 +406,16 @@ def tunings_for(
     shape = SHAPES[case.shape]
     rows = shape.num_heads // shape.num_kv_heads * case.queries
     best = ranked(known if rows <= 32 else asked)
-    found: dict[str, LazyTuning | None] = {"default": None}
+    tunings: dict[str, LazyTuning | None] = {"default": None}
     if rows <= 16:
         ends = {"short": 0, "long": 1 << 30}
-        found |= {name: LazyTuning.default(rows, lines=lines, dim=shape.head_dim) for name, lines in ends.items()}
-        found |= {f"best_{place}": tuning for place, tuning in enumerate(best[:_TRIED])}
+        tunings |= {name: LazyTuning.default(rows, lines=lines, dim=shape.head_dim) for name, lines in ends.items()}
+        tunings |= {f"best_{place}": tuning for place, tuning in enumerate(best[:_TRIED])}
         long = [tuning for tuning in best[:1] if tuning.few]
-        found |= {f"best_of_{number}": replace(tuning, programs=number) for tuning in long for number in (2, 3, 4, 6)}
+        tunings |= {f"best_of_{number}": replace(tuning, programs=number) for tuning in long for number in (2, 3, 4, 6)}
     elif usable := [tuning for tuning in best if not tuning.few]:
-        found["best"] = usable[0]
-    return found
+        tunings["best"] = usable[0]
+    return tunings
 
 
 def show(title: str, known: dict[LazyTuning, list[float]]) -> None:

@@ -192,8 +192,8 @@ class Bench:
         return entries, missed
 
     def _tunings(self, case: Case, best: dict[int, SplitTuning]) -> dict[str, SplitTuning | None]:
-        found = best.get(case.kind)
-        return {"default": None} if found is None else {"default": None, "best": found}
+        best_tuning = best.get(case.kind)
+        return {"default": None} if best_tuning is None else {"default": None, "best": best_tuning}
 
 
 def told(tuning: SplitTuning) -> str:
@@ -224,14 +224,14 @@ def question_choices() -> list[SplitTuning]:
 
 def merge_choices(best: SplitTuning) -> list[SplitTuning]:
     """Other choices around a tuning, and all that are cheap together."""
-    found = [
+    tunings = [
         replace(best, half_shares=True), replace(best, dependent=True), replace(best, merge_warps=4),
         replace(best, merge_columns=32), replace(best, merge_step=8), replace(best, share_cost=1),
         replace(best, share_cost=8),
         replace(best, half_shares=True, dependent=True),
     ]  # fmt: skip
-    found += [replace(best, programs=programs) for programs in (1, 2, 3, 4) if programs != best.programs]
-    return found
+    tunings += [replace(best, programs=programs) for programs in (1, 2, 3, 4) if programs != best.programs]
+    return tunings
 
 
 _FEW = [(64, 4, 3), (64, 4, 2), (32, 4, 3), (32, 2, 4), (64, 2, 3), (128, 4, 2), (128, 8, 2)]

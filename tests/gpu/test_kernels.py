@@ -23,6 +23,7 @@ from desk_rag.kv.positions import plan
 from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV, TokenHash
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 pytestmark = [
     pytest.mark.gpu,
@@ -122,7 +123,7 @@ def written(folder: Path, number: int, kv: QuantizedKV) -> ChunkFile:
     path = folder / "kv" / f"{number}.safetensors"
     key = KVKey(Namespace("0" * 32), TokenHash(f"{number:032x}"))
     chunk_file.write(path, chunk_file.prepare(key, kv, ["c"], 0.1))
-    return ChunkFile(path, chunk_file.read_header(path))
+    return ChunkFile(path, kv_header.read_header(path))
 
 
 @pytest.mark.parametrize("staging_mib", [8, 256])

@@ -182,8 +182,8 @@ def plain(case: Case, files: Path) -> dict[tuple[str, AnswerMode | float], Told]
     """By question and mode; a number is a ratio of recompute."""
     with an_engine(case.world, files, WholeFiles, writer=False, lean=False, attention="materialize") as engine:
         by_mode = {(q, mode): told(engine, q, mode) for q in QUESTIONS for mode in AnswerMode}
-        anew = {(q, r): told(engine, q, recompute=RecomputeChoice(r)) for q in QUESTIONS for r in (0.2, 1.0)}
-        return {**by_mode, **anew}
+        recomputed = {(q, r): told(engine, q, recompute=RecomputeChoice(r)) for q in QUESTIONS for r in (0.2, 1.0)}
+        return {**by_mode, **recomputed}
 
 
 def spoil(data: Path) -> None:

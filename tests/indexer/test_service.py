@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +19,14 @@ from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
+from desk_rag.indexer import worker
+from desk_rag.indexer.jobs import SweepJob
 from desk_rag.indexer.machine.clock import ClockJump
 from desk_rag.indexer.machine.idle import IdleGate
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.service import Service, outermost
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
+from desk_rag.ingest.file_update import FileReader
 from desk_rag.ingest.pipeline import index_path
 from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
@@ -464,6 +468,25 @@ def test_a_periodic_sweep_finds_what_no_event_told(make: Make, docs: Path, setti
     wait_for(running.finished)
     (docs / "silent.txt").write_text("Nobody heard the owl.\n")
     wait_for(lambda: running.found("owl") == {docs / "silent.txt"})
+
+
+def test_the_reading_of_files_does_not_put_off_the_next_look(
+    make: Make, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first look at a large folder reads for hours; what is deleted then should be noticed soon."""
+    clock = [0.0]
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    real = FileReader.bring_up_to_date
+
+    def for_an_hour(*given: object) -> FileEvent:
+        clock[0] += 3600
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileReader, "bring_up_to_date", for_an_hour)
+    running = make()
+    running.service._worker._do(SweepJob(docs, 0.0))
+    assert running.found("roofer") and clock[0] == 7200
+    assert running.service._worker.next_sweep_of(docs) == 7205
 
 
 def test_a_changed_ignore_file_is_obeyed(make: Make, docs: Path) -> None:

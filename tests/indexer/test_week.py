@@ -132,14 +132,14 @@ def test_a_week_leaves_the_index_right_and_nothing_grows(
     settings = settings.model_copy(
         update={"index": settings.index.model_copy(update={"sweep_seconds": 300.0, "settle_seconds": 2.0})}
     )
-    told: list[Notice] = []
+    notices: list[Notice] = []
     prompt = prepared.model.prompt
     with Store.open(settings.data_dir, settings.store, writer=True) as store:
         parts = Parts(
             store, prompt, prompt.chunk_size, DeviceLock(settings.data_dir / "run"), lambda: embedder, lambda: prepared
         )
         running = Service(parts, [folder], settings, tick_seconds=0.01)
-        running.subscribe(lambda event: told.append(event) if isinstance(event, Notice) else None)
+        running.subscribe(lambda event: notices.append(event) if isinstance(event, Notice) else None)
         running.start()
         hour, after_a_day, written = 0, (0, 0), set()
         while fast.monotonic() < _WEEK:
@@ -174,13 +174,13 @@ def test_a_week_leaves_the_index_right_and_nothing_grows(
         assert store.verify().clean and running.notices() == ()
         counts = store.counts(prepared.namespace, embedder.fingerprint)
         assert counts.chunks == counts.with_vectors == counts.warm
-    with Store.open(tmp_path / "anew", settings.store, writer=True) as anew:
-        for _ in pipeline.sync_folder(anew, folder, prompt, prompt.chunk_size, settings.index, lambda: False):
+    with Store.open(tmp_path / "anew", settings.store, writer=True) as second_store:
+        for _ in pipeline.sync_folder(second_store, folder, prompt, prompt.chunk_size, settings.index, lambda: False):
             pass
-        assert week == content(anew)
+        assert week == content(second_store)
     assert hour > 150, "the machine was too slow for the clocks"
-    away = [notice for notice in told if not notice.is_over]
-    assert len(told) == 2 * len(away) and 5 <= len(away) <= 8  # once a day, and as often that it is back
+    away = [notice for notice in notices if not notice.is_over]
+    assert len(notices) == 2 * len(away) and 5 <= len(away) <= 8  # once a day, and as often that it is back
     assert 0 in written and len(written) > 20  # the count of written bytes begins anew each day
     assert after_a_week[0] <= after_a_day[0] + 8
     assert after_a_week[1] <= after_a_day[1] + 150 * 1024**2

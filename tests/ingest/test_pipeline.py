@@ -14,6 +14,7 @@ import pytest
 
 from desk_rag.answering.auxiliary import open_auxiliary
 from desk_rag.answering.serving_model import prepare_model
+from desk_rag.bench.harness import corpus
 from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.discovery import FoundFile
@@ -21,12 +22,14 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
+from desk_rag.ingest.preview import changes
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
@@ -138,9 +141,32 @@ def test_progress_counts_up_to_its_total(sync: Sync, docs: Path) -> None:
     for n in range(5):
         (docs / f"more{n}.txt").write_text(f"Page {n} of the diary, with a word about the weather.\n")
     words = [e for e in sync() if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS]
-    assert [(e.done, e.total) for e in words] == [(n, 8) for n in range(1, 9)]
+    assert [(e.done, e.total) for e in words] == [(n, 7) for n in range(1, 8)], "the photo is not opened"
     assert words[-1].rate > 0
     assert words[-1].eta_seconds == 0
+
+
+def test_progress_and_preview_count_the_same_files(sync: Sync, docs: Path) -> None:
+    (docs / "empty.txt").write_text("")
+    (docs / "broken.pdf").write_bytes(b"no PDF at all")
+    (docs / "plan.dwg").write_bytes(bytes(range(256)) * 9)  # told from text only when it is opened
+    would_do = changes(None, [docs], SETTINGS)
+    events = sync()
+    totals = {e.total for e in events if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS}
+    assert totals == {len(would_do.new)} == {4}
+    done = summary(events)
+    assert done.indexed + done.failed + done.skipped == would_do.files == 6
+
+
+def test_the_preview_foresees_the_size_of_the_caches(store: Store, prompt: PromptFormat, tmp_path: Path) -> None:
+    docs = shutil.copytree(corpus.sample_folder(), tmp_path / "samples")
+    foreseen = changes(None, [docs], SETTINGS).estimate.kv_bytes
+    list(sync_folder(store, docs, prompt, prompt.chunk_size, SETTINGS, never))
+    tokens = sum(passage.chunk.num_tokens for row in store.documents(docs) for passage in store.passages_of(row.path))
+    real = tokens * EMBEDDED_KV_BYTES_PER_TOKEN * 1.05  # with the scales: 60.1 MiB were written
+    assert abs(foreseen - real) <= 0.15 * real
+    by_models = cache_bytes(store.text_characters(), EMBEDDED_KV_BYTES_PER_TOKEN, embedded=True)
+    assert abs(by_models - real) <= 0.15 * real
 
 
 def test_an_edit_replaces_the_chunks(sync: Sync, docs: Path) -> None:
@@ -253,12 +279,8 @@ def test_a_broken_file_fails_once_and_the_rest_goes_on(sync: Sync, docs: Path) -
     assert summary(sync()).failed == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "state"), [(bytes(range(256)) * 8, FileState.FAILED), (b"", FileState.SKIPPED)]
-)
-def test_a_file_that_breaks_takes_its_old_content_out(
-    sync: Sync, docs: Path, content: bytes, state: FileState
-) -> None:
+@pytest.mark.parametrize(("content", "state"), [(bytes(range(256)) * 8, FileState.FAILED), (b"", FileState.SKIPPED)])
+def test_a_file_that_breaks_takes_its_old_content_out(sync: Sync, docs: Path, content: bytes, state: FileState) -> None:
     sync()
     (docs / "letter.md").write_bytes(content)
     assert states(sync(), docs)["letter.md"] is state

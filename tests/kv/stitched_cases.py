@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Positions, plan
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.recompute.selectors import SelectionContext
@@ -44,14 +44,12 @@ class Case:
         return SelectionContext(self.model, self.stitched, self.chunk_ids, self.question_ids, self.texts, QUESTION)
 
 
-def stitched_case(
-    model: LanguageModel, texts: Sequence[str] = TEXTS, positions: Positions = Positions.REORDERED
-) -> Case:
+def stitched_case(model: LanguageModel, texts: Sequence[str] = TEXTS) -> Case:
     """The texts as chunks, unquantised, with the question still to be run."""
     prefix = prefill_prefix(model)
     ids = [model.prompt.chunk_ids(text) for text in texts]
     question = model.prompt.question_ids(QUESTION)
-    where = plan(prefix.num_tokens, [len(chunk) for chunk in ids], positions)
+    where = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
     size = where.num_slots + len(question) + ROOM
     tables = build_tables(model, size)
     cache = SlabCache(model, size)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from desk_rag.bench.baselines.positions import Overlapping, overlapping_plan
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Positions, StitchPlan, plan
+from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
@@ -59,7 +60,6 @@ def test_stitched_equals_masked_forward(family: Family, record_property: pytest.
     unmoved = StitchPlan(
         chosen.prefix_tokens,
         tuple(type(p)(slot=p.slot, position=chosen.prefix_tokens, num_tokens=p.num_tokens) for p in chosen.placements),
-        Positions.REORDERED,
         chosen.next_position,
     )
     wrong, _ = question_logits(model, TEXTS, unmoved)
@@ -129,11 +129,11 @@ def test_chunk_kv_does_not_depend_on_what_else_is_stitched(family: Family) -> No
     assert (got - expected).abs().max().item() < 1e-4 * max(expected.std().item(), 1.0)
 
 
-@pytest.mark.parametrize("positions", [Positions.COMPOSITE, Positions.PARALLEL])
-def test_ablation_positions_equal_the_masked_forward(positions: Positions) -> None:
+@pytest.mark.parametrize("scheme", list(Overlapping))
+def test_ablation_positions_equal_the_masked_forward(scheme: Overlapping) -> None:
     model = build_model(NAMED[2])
     ids = [model.prompt.chunk_ids(text) for text in TEXTS]
-    chosen = plan(len(model.prompt.prefix_ids), [len(chunk) for chunk in ids], positions)
+    chosen = overlapping_plan(model, len(model.prompt.prefix_ids), [len(chunk) for chunk in ids], scheme)
     got, _ = question_logits(model, TEXTS, chosen)
     starts = [placement.position for placement in chosen.placements]
     assert set(starts) == {len(model.prompt.prefix_ids)}
@@ -143,11 +143,8 @@ def test_ablation_positions_equal_the_masked_forward(positions: Positions) -> No
 
 def test_ablation_positions_are_refused_for_sliding_layers() -> None:
     model = build_model(next(family for family in FAMILIES if family.name == "gemma3"))
-    chosen = plan(
-        len(model.prompt.prefix_ids), [len(model.prompt.chunk_ids(text)) for text in TEXTS], Positions.COMPOSITE
-    )
     with pytest.raises(UnsupportedModel, match="composite"):
-        question_logits(model, TEXTS, chosen)
+        overlapping_plan(model, 8, [20, 30], Overlapping.COMPOSITE)
 
 
 def test_ranged_scalings_are_refused_past_their_range() -> None:

@@ -28,7 +28,7 @@ _HINT = "Type to search · Enter opens · Delete deletes · Esc goes back"
 
 
 class ChatsScreen(ModalScreen[int]):
-    """Ends with the number of the chosen chat; Esc chooses none."""
+    """Screen of the saved chats; returns the number of the chosen one, None after Esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+r", "dismiss", "Close", priority=True),
@@ -85,17 +85,17 @@ class ChatsScreen(ModalScreen[int]):
             rows.highlighted = min(max((rows.highlighted or 0) + step, 0), len(self._rows) - 1)
 
     def on_input_submitted(self) -> None:
-        """Enter opens the marked chat, of those with the words typed so far."""
+        """Open the marked chat, among those that contain the words typed so far."""
         self.choose()
 
     def choose(self) -> None:
-        """End with the marked chat; while the list is on its way, once it is there."""
+        """Return the marked chat; while the list is being read, as soon as it is there."""
         self._choose_when_there = self._looking
         if not self._looking and (row := self._current):
             self.dismiss(row.chat_id)
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
-        """A click opens a chat."""
+        """Open the clicked chat."""
         message.stop()
         self.choose()
 

@@ -19,7 +19,7 @@ _HINT = "A name that ends in .json gives JSON, any other Markdown · Enter write
 
 
 class ExportScreen(ModalScreen[Path]):
-    """Ends with the path of the new file; Esc chooses none."""
+    """Screen that asks for the path of the new file; returns it, None after Esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
 

@@ -16,7 +16,7 @@ from desk_rag.tui.widgets.line_input import LineInput
 
 
 class FindBar(Horizontal):
-    """Hidden until it is opened; Enter goes to the next turn that matches, Shift+Tab or Up to the one before."""
+    """Search line, hidden until it is opened; Enter goes to the next match, Shift+Tab or Up to the previous one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", priority=True),
@@ -26,13 +26,13 @@ class FindBar(Horizontal):
 
     @dataclass
     class Wanted(Message):
-        """Turns with this text should be found; `step` moves among them, 0 for the nearest."""
+        """Request to find the turns with this text; `step` moves among them, 0 is the nearest."""
 
         text: str
         step: int
 
     class Closed(Message):
-        """The user is done with searching."""
+        """Message that the user has finished searching."""
 
     def __init__(self) -> None:
         super().__init__(id="find")
@@ -48,7 +48,7 @@ class FindBar(Horizontal):
         self.query_one("#found", Static).update(text)
 
     def on_input_changed(self, message: Input.Changed) -> None:
-        """Look while the user types."""
+        """Search while the user types."""
         message.stop()
         self.post_message(self.Wanted(clean(message.value, single_line=True), 0))
 

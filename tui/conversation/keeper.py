@@ -31,9 +31,9 @@ class Keeper:
         self._chat_id: int | None = None
         self._saved: dict[int, SavedAs] = {}
         self.is_private = not save
-        """Nothing of this conversation is saved."""
+        """True if nothing of this conversation is saved."""
         self.notice = ""
-        """Notice on a failure to save; empty if nothing did."""
+        """Notice about a failure to save; empty if there was none."""
 
     def save(self, turn: int, answer: Answer) -> None:
         """Save a turn under its number on the screen, in its place if it was asked before; a failure is a notice."""

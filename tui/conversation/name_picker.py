@@ -14,7 +14,7 @@ MOST = 8
 
 
 class NamePicker(OptionList, can_focus=False):
-    """Hidden while nothing matches. The prompt keeps the focus and hands its keys on."""
+    """List of matching names, hidden while nothing matches. The prompt keeps the focus and forwards keys."""
 
     def __init__(self) -> None:
         super().__init__(id="names", markup=False, compact=True)

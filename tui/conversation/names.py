@@ -17,7 +17,7 @@ _MOST_COMPARED = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A name that ends at the cursor."""
+    """The part of a name that was typed, ending at the cursor."""
 
     name: str
     start: int

@@ -21,9 +21,9 @@ class KeyAction:
     """One action whose key can be changed in the settings."""
 
     name: str
-    """As the settings name it."""
+    """Name used in the settings."""
     key: str
-    """As Textual names it."""
+    """Textual's name of the key."""
     meaning: str
     area: Area = Area.CHAT
 

@@ -23,7 +23,7 @@ class JumpTarget:
 
 
 class JumpScreen(ModalScreen[JumpTarget | None]):
-    """Shows the letters over the screen below; ends with the chosen target, or None."""
+    """Screen that shows the letters over the one below it; returns the chosen target, or None."""
 
     def __init__(self, targets: Sequence[JumpTarget]) -> None:
         super().__init__()

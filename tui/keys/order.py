@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from textual.app import App
 
 _TRIPS = 2
-"""The first arrives behind a key that bubbles to the app, the second behind the messages which that key caused."""
+"""Number of `KeysSettled` messages to wait for: the first follows a key to the app, the second what the key caused."""
 _LOOK_SECONDS = 0.05
 _MOST_LOOKS = 100
-"""After five seconds the next key is handed on in any case."""
+"""Number of checks after which, five seconds later, the next key is forwarded in any case."""
 
 
 _FEWEST_JOINED = 8
-"""Characters that arrived at once from which they are inserted as one text."""
+"""Number of characters that must arrive together to be inserted as one text."""
 
 
 class TypedText(events.Paste):
-    """Characters that were read from the terminal at once; an input gets them as one text, anything else as keys."""
+    """Characters read from the terminal at once; an input receives them as one text, other widgets as keys."""
 
     def __init__(self, keys: list[events.Key]) -> None:
         super().__init__("".join(key.character or "" for key in keys))
@@ -59,13 +59,13 @@ def _together(keys: list[events.Key]) -> list[events.Key] | list[TypedText]:
 
 @dataclass
 class KeysSettled(Message):
-    """Travels behind the keys, from where they went to the app."""
+    """Message sent after keys; when the app receives it, the keys before it have been handled."""
 
     trip: int
 
 
 class KeyOrder:
-    """Hands the app its keys and pastes one by one. All methods run in the app's own task."""
+    """Queue that forwards keys and pastes to the app one by one. All methods run in the app's own task."""
 
     def __init__(self, app: App[Any], deliver: Callable[[events.Event], Awaitable[None]]) -> None:
         self._app, self._deliver = app, deliver
@@ -77,12 +77,12 @@ class KeyOrder:
         self._look: asyncio.TimerHandle | None = None
 
     async def take(self, event: events.Event) -> None:
-        """Hand on a key or paste, now or after those before it."""
+        """Forward a key or paste, now or after those before it."""
         self._waiting.append(event)
         await self._hand_on()
 
     async def settled(self, message: KeysSettled) -> None:
-        """Note that a trip is over; it can be said twice, by the trip itself and by who looked after it."""
+        """Record that a `KeysSettled` message arrived or timed out; both may be reported."""
         if message.trip != self._trip or not self._legs_left:
             return
         if self._look is not None:
@@ -128,7 +128,7 @@ class KeyOrder:
         self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_after, target, self._trip, 1)
 
     def _look_after(self, target: MessagePump, trip: int, looks: int) -> None:
-        """End a trip that was lost because its widget was taken away."""
+        """Stop waiting for a message that was lost because its widget was removed."""
         if trip != self._trip:
             return
         if looks >= _MOST_LOOKS or not (target.is_attached and target.is_running):

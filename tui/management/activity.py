@@ -28,21 +28,21 @@ class StageRow:
     done: int
     total: int
     rate: float = 0.0
-    """Items a second; 0 while it does not move."""
+    """Items per second; 0 while nothing is processed."""
     eta_seconds: float | None = None
     at_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityReport:
-    """One look at the indexing."""
+    """State of the indexing at one moment."""
 
     stages: tuple[StageRow, ...]
     current: str = ""
     """The file that was read last."""
     waiting: str = ""
     paused_seconds: float | None = None
-    """Until the pause ends; `UNTIL_RESTART` for one without an end; None when not paused."""
+    """Seconds until the pause ends; `UNTIL_RESTART` for a pause without an end; None when not paused."""
     full_speed_seconds: float | None = None
     """Time for which caches are still filled although the computer is busy; None if they are not."""
     writer: str = ""
@@ -52,13 +52,13 @@ class ActivityReport:
 
 
 class ActivityView:
-    """Looks at the indexing, and directs it. Every method may take a while."""
+    """View of the indexing, and its controls. Every method may take a while."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def report(self, status: Status) -> ActivityReport:
-        """Return what is being done; counts come from `status`."""
+        """Return the state of the indexing; counts come from `status`."""
         store = self._session.store()
         if store is None:
             return ActivityReport(_rows(status, None))

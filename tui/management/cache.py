@@ -1,4 +1,4 @@
-"""The caches as the cache screen shows them: room, use, what goes next; and the check of everything stored."""
+"""Data of the cache screen: space, use, what is evicted next; and the check of everything stored."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """One look at the caches."""
+    """State of the caches at one moment."""
 
     used: int
     limit: int
-    """Bytes that caches may take now."""
+    """Bytes that the caches may take now."""
     cap: int
     """`budget_gib` in bytes; the limit is lower where the drive has less room."""
     reserve: int
@@ -30,7 +30,7 @@ class CacheReport:
     warm: int
     chunks: int
     outlook: str
-    """Room that caches of everything would take; '' if nothing is missing."""
+    """Disk space that caches of all passages would take; '' if all have one."""
     place: Path
     away: str
     """Why the caches cannot be reached; '' if they can."""
@@ -55,13 +55,13 @@ def room_missing(counts: Counts, budget_gib: float) -> str:
 
 
 class CacheView:
-    """Looks at the caches and checks them. Every method may take a while."""
+    """View of the caches, and their check. Every method may take a while."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def report(self) -> CacheReport | None:
-        """Return amounts and what goes next; None while nothing was ever indexed."""
+        """Return the sizes and what is evicted next; None if nothing was ever indexed."""
         store, settings = self._session.store(), self._session.settings
         if store is None:
             return None

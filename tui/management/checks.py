@@ -18,7 +18,7 @@ class Finding(Protocol):
 
     @property
     def verdict(self) -> Enum:
-        """Its value is 'ok', 'warn' or 'fail'."""
+        """The check's result: 'ok', 'warn' or 'fail'."""
 
     @property
     def detail(self) -> str:
@@ -30,9 +30,9 @@ class Finding(Protocol):
 
 
 Checks = Callable[[Settings], Iterator[Finding]]
-"""Runs all checks, in the order in which a fault would show."""
+"""Function that runs all checks, in the order in which users meet faults."""
 
 
 def no_checks(_settings: Settings) -> Iterator[Finding]:
-    """Find nothing."""
+    """Return no findings: for a UI without the command line."""
     return iter(())

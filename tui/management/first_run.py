@@ -43,13 +43,13 @@ class FirstRun:
                 yield f"{folder.name} is new here: {seen.sentence}"
 
     def folders(self, typed: str) -> list[Path]:
-        """Return folders that begin with what was typed; usual ones if nothing was."""
+        """Return folders that begin with the typed text; the usual ones if it is empty."""
         if not typed.strip():
             home = Path.home()
             usual = [home / name for name in _USUAL if (home / name).is_dir()]
             return [*usual, home, assets_dir() / "sample_docs"]
-        given = _expanded(typed)
-        parent, prefix = (given, "") if typed.endswith(("/", os.sep)) else (given.parent, given.name)
+        expanded = _expanded(typed)
+        parent, prefix = (expanded, "") if typed.endswith(("/", os.sep)) else (expanded.parent, expanded.name)
         try:
             with os.scandir(parent) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir() and _begins(entry.name, prefix))
@@ -58,7 +58,7 @@ class FirstRun:
         return [parent / name for name in names[:_MOST_SHOWN]]
 
     def preview(self, typed: str, stop: Callable[[], bool], report: Callable[[int], None]) -> FolderPreview:
-        """Look through the folder that was typed."""
+        """Count what indexing the typed folder would read."""
         return preview(_expanded(typed), self._session.settings.index, stop, report)
 
     def room(self) -> tuple[int, int]:

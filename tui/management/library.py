@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _RULE_FILES = frozenset((b".gitignore", b".deskragignore"))
 _MOST_LOOKED_AT = 200_000
-"""Entries of a directory among which files that were not read yet are looked for."""
+"""Number of directory entries that are searched for files not yet read."""
 
 
 class Shown(Enum):
@@ -65,7 +65,7 @@ class EntryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file as it is listed."""
+    """A file in the list."""
 
     path: Path
     state: EntryState
@@ -78,7 +78,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """One folder as it is listed."""
+    """A folder in the list."""
 
     path: Path
     indexed: int = 0
@@ -101,7 +101,7 @@ class Listed:
     folders: tuple[FolderEntry, ...] = ()
     documents: array[int] = field(default_factory=lambda: array("q"))
     waiting: tuple[Path, ...] = ()
-    """Files that are there and not in the catalog."""
+    """Files on disk that are not in the catalog."""
 
     @property
     def total(self) -> int:
@@ -126,7 +126,7 @@ class Library:
         self._session = session
 
     def roots(self) -> list[Path]:
-        """Return the folders that are asked about, then others that are indexed."""
+        """Return the folders of this run, then the other indexed ones."""
         store = self._session.store()
         known = [] if store is None else store.volumes.roots()
         return list(dict.fromkeys([*self._session.folders, *known]))
@@ -283,8 +283,8 @@ def _scan(folder: Path) -> list[tuple[bytes, bool]]:
     """Return names in a directory and whether they are folders; nothing if it cannot be listed."""
     entries: list[tuple[bytes, bool]] = []
     try:
-        with os.scandir(os.fsencode(folder)) as found:
-            for entry in found:
+        with os.scandir(os.fsencode(folder)) as scanned:
+            for entry in scanned:
                 if len(entries) >= _MOST_LOOKED_AT:
                     break
                 entries.append((entry.name, entry.is_dir(follow_symlinks=False)))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.errors import StoreError, StoreLocked
 from desk_rag.indexer.resident import exclusion as rules_of_user
 from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in, with_rules
@@ -41,11 +41,11 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was made."""
+    """A change that was made, and how to undo it."""
 
     sentence: str
     undo: Callable[[], str] | None = None
-    """Takes the change back and returns a sentence; None if it cannot be undone."""
+    """Function that undoes the change and returns a sentence; None if it cannot be undone."""
 
 
 class LibraryChanges:
@@ -86,9 +86,7 @@ class LibraryChanges:
     def _rules(self, *, without: str = "") -> tuple[str, ...]:
         return rules_in(self._session.file, without=without)
 
-    def _set_rules(
-        self, rules: tuple[str, ...], wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()
-    ) -> bool:
+    def _set_rules(self, rules: tuple[str, ...], wanted: Sequence[Path] = (), excluded: Sequence[Path] = ()) -> bool:
         """Write the rules and have them obeyed; False if that has to wait.
 
         `wanted` is read again, and the documents of `excluded` are removed at once.
@@ -152,7 +150,7 @@ class LibraryChanges:
     # Forgetting -----------------------------------------------------------------------------------------------
 
     def forget(self, path: Path, *, keep_caches: bool) -> Change:
-        """Remove everything derived from `path`, and index it no more.
+        """Remove everything derived from `path`, and no longer index it.
 
         With `keep_caches` its chunk KV stays as long as that of deleted files does, and the change can be undone.
         Otherwise nothing of it remains. A folder inside an indexed one is excluded by a rule.
@@ -162,7 +160,7 @@ class LibraryChanges:
         inside = next((root for root in roots if root in path.parents), None)
         exclusion = None if inside is None else self.exclusion(path, inside)
         named = self._folders()
-        gone = tuple(folder for folder in named if folder not in _without(named, path))
+        removed_folders = tuple(folder for folder in named if folder not in _without(named, path))
         if exclusion is not None:
             rules = (*self._rules(), exclusion.rule)
             changes: dict[Key, object] = {EXCLUDE: list(rules)}
@@ -177,7 +175,7 @@ class LibraryChanges:
             try:
                 report, elsewhere = self._removed(path, keep_caches=keep_caches)
             except BaseException:
-                self._write_back(exclusion, gone)
+                self._write_back(exclusion, removed_folders)
                 raise
         except BaseException:
             if indexing is not None:
@@ -186,13 +184,15 @@ class LibraryChanges:
         session.settings, session.folders = after, left
         if indexing is not None:
             indexing.resume(after, left)
-        what = f"{report.documents:,} document{'' if report.documents == 1 else 's'} of {path.name}"
+        what = f"{plural(report.documents, 'document')} of {path.name}"
         also = ""
         if elsewhere and exclusion is None:
             also = f" The desk-rag that indexes leaves {path.name} out until it ends."
         if keep_caches:
             hours = before.index.deletion_grace_hours
-            undo = partial(self._remember, path, exclusion, gone, tuple(root for root in roots if root not in left))
+            undo = partial(
+                self._remember, path, exclusion, removed_folders, tuple(root for root in roots if root not in left)
+            )
             return Change(f"Forgot {what}; caches kept for {hours:g} h.{also}", undo)
         rest = f" Part of the text is still in {', '.join(report.traces)}." if report.traces else ""
         return Change(f"Forgot {what}, with all caches.{also}{rest}")

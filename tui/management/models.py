@@ -27,14 +27,14 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model as it is listed."""
+    """A model in the list."""
 
     name: str
     source: str
     """'embedded', 'hub', 'Ollama', 'LM Studio' or 'folder'."""
     suits: bool
     verdict: str
-    """Whether it fits, in words; the reason if it does not."""
+    """Sentence on whether it fits, with the reason if it does not."""
     facts: str
     """Weights, memory for passages, disk for caches, licence."""
     quantization: str
@@ -50,7 +50,7 @@ class ModelsReport:
 
 
 class ModelsView:
-    """Looks at the models on this computer, checks and chooses one. Every method may take seconds; no weights load."""
+    """View of the models on this computer, to check and choose one. Methods may take seconds; none loads weights."""
 
     def __init__(self, session: Session, text_characters: int | None = None) -> None:
         """`text_characters` is the text to be indexed; without it, that of the index counts."""
@@ -76,7 +76,7 @@ class ModelsView:
         return ModelsReport(_described(machine), tuple(rows))
 
     def check(self, name: str) -> ModelChoice:
-        """Return the choice of a model by name: 'embedded', a path, an Ollama name, or a hub name that is here.
+        """Return the choice of a model by name: 'embedded', a path, an Ollama name, or the hub name of a stored model.
 
         Raises ModelError for a model that is not here or not supported.
         """
@@ -133,7 +133,7 @@ class ModelsView:
         return 0 if store is None else store.text_characters()
 
     def _named(self, name: str) -> list[Installed]:
-        """Return a model that is in none of the usual places; nothing if it cannot be found."""
+        """Return a model outside the usual places as a list of one; empty if it does not exist."""
         from desk_rag.errors import ModelError
         from desk_rag.model import weights
         from desk_rag.model.library import installed

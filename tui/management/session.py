@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Indexing(Protocol):
-    """The background indexing of this process, as far as the screens direct it."""
+    """Interface to the background indexing of this process."""
 
     @property
     def store(self) -> Store:
@@ -37,7 +37,7 @@ class Indexing(Protocol):
         """True if this process is the one that indexes."""
 
     def sweep(self) -> None:
-        """Look through the folders now, if this process indexes."""
+        """Scan the folders now, if this process indexes."""
 
     def halt(self) -> bool:
         """Stop indexing; False if a step that cannot be interrupted still runs, or another process indexes."""
@@ -59,13 +59,13 @@ class Session:
         self.checks = checks
         """The checks of `desk-rag doctor`."""
         self.settings = settings
-        """As they are in use; a change that needs a restart is in the file only."""
+        """Settings in use; a change that needs a restart is only in the file."""
         self.folders = tuple(folder.absolute() for folder in folders)
         self.file = SettingsFile(settings_file or config.default_path())
         self.changed: set[Key] = set()
-        """Settings that were changed in this run and may be obeyed from the next start on only."""
+        """Names of settings changed in this run that may take effect only at the next start."""
         self.undo: Callable[[], str] | None = None
-        """Takes back the last change made in the library; None if there is nothing to take back."""
+        """Function that undoes the last change made in the library; None if there is none."""
         self._indexing: Indexing | None = None
         self._reader: Store | None = None
         self._guard = threading.Lock()
@@ -80,7 +80,7 @@ class Session:
         self._indexing = indexing
 
     def detach(self) -> None:
-        """Let go of the engine's store, and of the reader if there is one."""
+        """Stop using the engine's store, and close the reader if there is one."""
         with self._guard:
             self._indexing, reader, self._reader = None, self._reader, None
         if reader is not None:

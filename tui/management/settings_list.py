@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from desk_rag.tui.management.session import Session
 
 _AT_ONCE = frozenset({"index", "idle", "ui"})
-"""Sections whose settings are obeyed without a new start."""
+"""Sections whose settings take effect without a restart."""
 _OTHER_CACHES = (
     "Caches belong to one model: {warm} would not be used by another. They stay until their room is needed, and "
     "caches for the new model are computed while the computer is idle; until then answers are slower."
@@ -51,42 +51,42 @@ _VARIABLES: Mapping[Key, str] = {("data_dir",): "DESK_RAG_DATA_DIR"}
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting as it is listed."""
+    """A setting in the list."""
 
     key: Key
     meaning: str
     value: object
-    """As the settings file says, or the default; what a change begins with."""
+    """Value in the settings file, or the default; editing starts from it."""
     default: object
     origin: str
     """'default', 'file', 'command line', 'environment', or 'next start' for a change that this run does not obey."""
     in_use: object
     """Value with which this run works."""
     choices: tuple[str, ...] = ()
-    """The values there are, if there are only a few."""
+    """All possible values, if there are only a few."""
 
     @property
     def name(self) -> str:
-        """As it is called in the guides: 'index.exclude'."""
+        """The name that the guides use: 'index.exclude'."""
         return ".".join(self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A change that was checked and not made yet."""
+    """A change that was checked but not yet made."""
 
     row: SettingRow
     value: object
-    """None takes the setting out of the file."""
+    """New value; None removes the setting from the file."""
     cost: str
-    """Its cost in words; '' if nothing is read or computed again."""
+    """Cost in words; '' if nothing is read or computed again."""
 
 
 class SettingsList:
-    """Looks at the settings and changes them. Every method may take a while, and raises ConfigError."""
+    """View of the settings that can change them. Every method may take a while and raises ConfigError."""
 
     def __init__(self, session: Session) -> None:
-        """In the thread of the screen: CPython's `ast` fails in two threads at once, and Textual uses it there."""
+        """Create it in the UI's thread: CPython's `ast` is not safe in two threads, and Textual uses it there."""
         self._session = session
         self._fields = _fields()
 
@@ -204,7 +204,7 @@ def _absolute(value: object) -> object:
 
 
 def _is_of_environment(key: Key, in_use: object) -> bool:
-    """Return whether an environment variable has set the value."""
+    """Return whether an environment variable sets the value."""
     text = os.environ.get(_VARIABLES.get(key, ""), "")
     return bool(text) and _absolute(Path(text)) == _absolute(in_use)
 

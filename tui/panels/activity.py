@@ -1,4 +1,4 @@
-"""Activity: how far each stage has come, how fast, why it waits; pause it, or let it work now."""
+"""Activity screen: progress, speed and reasons to wait of each stage; pause, or work now."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PAUSES = (
 
 
 class ActivityScreen(PanelScreen):
-    """Looks again every second."""
+    """Screen of what the indexer does, renewed every second."""
 
     NAME = "Activity"
     KEYS = (
@@ -95,7 +95,7 @@ class ActivityScreen(PanelScreen):
         return True
 
     def action_pause(self) -> None:
-        """Ask for how long, and pause."""
+        """Ask for a duration, and pause."""
 
         def answered(name: str | None) -> None:
             if name is not None:

@@ -1,4 +1,4 @@
-"""Cache: how much room the caches have, what they keep, what goes next; and a check of everything stored."""
+"""Cache screen: space, contents, what is evicted next; and a check of everything stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_PROBLEMS = 20
 
 
 class CacheScreen(PanelScreen):
-    """Looks when it is opened and after each check."""
+    """Screen of the caches, read when it is opened and after each check."""
 
     NAME = "Cache"
     KEYS = (

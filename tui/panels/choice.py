@@ -20,7 +20,7 @@ from desk_rag.tui.wording import safe
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing to do."""
+    """One of the choices."""
 
     name: str
     """Result of the screen."""
@@ -30,7 +30,7 @@ class Choice:
 
 
 class ChoiceScreen(ModalScreen[str | None]):
-    """Returns the name of what was chosen; None after Esc. The first choice is the safe one."""
+    """Screen of a few choices; returns the chosen name, None after Esc. The first choice is the safe one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 

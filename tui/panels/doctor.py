@@ -1,4 +1,4 @@
-"""Doctor: the checks of `desk-rag doctor`, one after the other, with a remedy for each fault."""
+"""Doctor screen: the checks of `desk-rag doctor` one by one, with a remedy for each fault."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARKS = {"ok": ("●", "$success"), "warn": ("!", "$warning"), "fail": ("✗", 
 
 
 class DoctorScreen(PanelScreen):
-    """Runs all checks when it is opened, and again with Enter."""
+    """Screen of all checks, run when it is opened and again with Enter."""
 
     NAME = "Doctor"
     KEYS = (("Enter", "check again"), ("Up, Down", "scroll"), ("Esc", "back"))

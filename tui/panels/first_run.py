@@ -1,4 +1,4 @@
-"""First run: choose a folder, see what is in it and what it takes, start. Nothing is read before the start."""
+"""First-run screen: choose a folder, see its contents and cost, start. Nothing is read before the start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connectio
 
 
 class FirstRunScreen(PanelScreen):
-    """Enter looks at the folder, Enter again starts with it; posts the folder by `dismiss`."""
+    """Screen that asks for a folder: Enter previews it, Enter again chooses it; returns the folder."""
 
     NAME = "First steps"
     KEYS = (
@@ -60,7 +60,7 @@ class FirstRunScreen(PanelScreen):
         model = session.settings.model
         self._model = ModelChoice(model.name, model.quantization)
         self._taken = ""
-        """The folder in the input as it really is named; '' once something was typed."""
+        """Actual path of the folder that was put into the input; '' once something was typed."""
 
     def compose_body(self) -> ComposeResult:
         yield Static(
@@ -168,14 +168,14 @@ class FirstRunScreen(PanelScreen):
             said = Content(f"looking through the folder: {count(number, 'file')} so far …")
             self.app.call_from_thread(self._draw, said)
 
-    def _preview_came(self, found: FolderPreview) -> None:
+    def _preview_came(self, preview: FolderPreview) -> None:
         self._looking = False
-        if not found.complete:
+        if not preview.complete:
             self._draw(Content("Stopped."))
             return
-        self._preview = found
+        self._preview = preview
         free, room = self._first_run.room()
-        self._draw(_described(found, free, room, self._model.name, self.session.file.path, self._model_key))
+        self._draw(_described(preview, free, room, self._model.name, self.session.file.path, self._model_key))
         self.refresh_bindings()
 
     def _cannot_look(self, problem: Problem) -> None:
@@ -230,23 +230,23 @@ class FirstRunScreen(PanelScreen):
         self.dismiss()
 
     def action_close(self) -> None:
-        """Stop looking or forget what was seen; then leave without a folder."""
+        """Stop the preview or discard it; if there is none, leave without a folder."""
         if self._looking or self._preview is not None:
             self._forget_preview()
         else:
             self.dismiss()
 
 
-def _described(found: FolderPreview, free: int, room: int, name: str, file: Path, model_key: str) -> Content:
-    """Return what a look at the folder has shown, a line for each thing."""
-    if not found.files:
+def _described(preview: FolderPreview, free: int, room: int, name: str, file: Path, model_key: str) -> Content:
+    """Return the preview of a folder as lines."""
+    if not preview.files:
         lines = [_row("nothing", "no file in it can be read", style="$warning")]
-        return Content("\n").join([*lines, *_not_read(found)])
-    cost = found.estimate
+        return Content("\n").join([*lines, *_not_read(preview)])
+    cost = preview.estimate
     model = "embedded reader: needs no download and no GPU" if name == "embedded" else name
     lines = [
-        _row("will read", f"{count(found.files, 'file')}, {gib(found.size)}   {found.kinds_line}"),
-        *_not_read(found),
+        _row("will read", f"{count(preview.files, 'file')}, {gib(preview.size)}   {preview.kinds_line}"),
+        *_not_read(preview),
         Content(""),
         _row("model", model),
         _row("", f"{model_key} shows the models on this computer, and which of them fit"),
@@ -261,12 +261,12 @@ def _described(found: FolderPreview, free: int, room: int, name: str, file: Path
     return Content("\n").join(lines)
 
 
-def _not_read(found: FolderPreview) -> list[Content]:
+def _not_read(preview: FolderPreview) -> list[Content]:
     lines = []
-    if found.left_out_total:
-        lines.append(_row("left out", f"{found.left_out_total:,}   {found.left_out_line}"))
-    if found.unreadable:
-        lines.append(_row("no access", f"{found.unreadable:,} may not be opened by you", style="$warning"))
+    if preview.left_out_total:
+        lines.append(_row("left out", f"{preview.left_out_total:,}   {preview.left_out_line}"))
+    if preview.unreadable:
+        lines.append(_row("no access", f"{preview.unreadable:,} may not be opened by you", style="$warning"))
     return lines
 
 

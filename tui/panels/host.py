@@ -1,4 +1,4 @@
-"""The part of the app that directs the indexing, opens the screens beside the chat, and begins with a first run."""
+"""Part of the app that controls the indexing, opens the screens beside the chat, and starts a first run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class PanelHost(SourceOpening):
 
     backend: Backend
     remembers = False
-    """True if a theme that is chosen is kept for the next run."""
+    """True if a chosen theme is kept for the next run."""
     failure: DeskRagError | None = None
-    """What kept the backend from starting; its exit code becomes the program's."""
+    """Error that kept the backend from starting; its exit code becomes the program's."""
     _plain: AsciiFilter | None = None
     keymap = KeyMap()
     """The keys in use."""
@@ -51,11 +51,11 @@ class PanelHost(SourceOpening):
 
     @property
     def status(self) -> Status:
-        """The last look at the index."""
+        """The last status of the index."""
         return self._status
 
     def start(self) -> None:
-        """Load everything heavy and begin."""
+        """Import the heavy modules and start the backend."""
 
     def start_backend(self) -> object:
         """Load everything heavy, then keep the status bar true until the app ends."""
@@ -147,7 +147,7 @@ class PanelHost(SourceOpening):
 
     @work(thread=True, exclusive=True, group="new-folders", exit_on_error=False)
     def tell_of_new_folders(self) -> None:
-        """Say in one sentence what will be read of folders that were never indexed, while one may ask already."""
+        """Say in one sentence what will be read of new folders; questions can already be asked."""
         from desk_rag.tui.management.first_run import FirstRun
 
         until = time.monotonic() + _MOST_LOOK_SECONDS
@@ -161,7 +161,7 @@ class PanelHost(SourceOpening):
 
     @on(m.FolderWanted)
     def action_first_run(self) -> None:
-        """Ask for a folder; start with it once it is chosen."""
+        """Ask for a folder, and start with the chosen one."""
         from desk_rag.tui.panels.first_run import FirstRunScreen
 
         self.push_screen(FirstRunScreen(self.backend.session), self._chose)
@@ -204,7 +204,7 @@ class PanelHost(SourceOpening):
 
     @work(thread=True, exclusive=True, group="undo", exit_on_error=False)
     def take_back(self, undo: Callable[[], str]) -> None:
-        """Take a change back, say so, and let the screen look again."""
+        """Undo a change, say so, and have the screen read its data again."""
         try:
             said = safe(undo(), single_line=True, most=400).plain
         except Exception as error:

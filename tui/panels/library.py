@@ -1,4 +1,4 @@
-"""Library: the folders and files with their state and the reason, and actions on each."""
+"""Library screen: folders and files with their states and reasons, and actions on each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Libra
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
-from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.base import ListScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
@@ -29,12 +29,12 @@ from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, home_path, safe
 
 _RENEW_SECONDS = 2.0
-"""Seconds after which the rows in view are looked at again."""
+"""Seconds after which the rows in view are read again."""
 _CANCELLED = "Cancelled; nothing was changed."
 
 
-class LibraryScreen(PanelScreen):
-    """One folder at a time, or everything below it that matches what was typed."""
+class LibraryScreen(ListScreen):
+    """Screen of one folder, or of everything below it that matches the typed words."""
 
     NAME = "Library"
     KEYS = (
@@ -51,12 +51,6 @@ class LibraryScreen(PanelScreen):
         Binding("enter", "open", "Open"),
         bound("entry_actions", "actions", "Actions", show=True),
         bound("show", "show_next", "Show", show=True),
-        Binding("up", "move(-1)", "Up", show=False),
-        Binding("down", "move(1)", "Down", show=False),
-        Binding("pageup", "move_page(-1)", "Page up", show=False),
-        Binding("pagedown", "move_page(1)", "Page down", show=False),
-        Binding("ctrl+home", "move_end(False)", "First", show=False),
-        Binding("ctrl+end", "move_end(True)", "Last", show=False),
     ]
 
     def __init__(self, session: Session) -> None:
@@ -152,7 +146,7 @@ class LibraryScreen(PanelScreen):
             rows.take(number, [entry_line(entry, base, width)], rows.generation)
 
     def _renew(self) -> None:
-        """Look at the rows in view again, and list anew if the index has changed meanwhile."""
+        """Read the rows in view again, or the whole list if the index has changed."""
         if self.is_current:
             self.in_thread(self._library.changes, self._changes_came, group="renew")
 
@@ -229,18 +223,6 @@ class LibraryScreen(PanelScreen):
             self._go(self._listed.folder)
         else:
             self.dismiss()
-
-    def action_move(self, by: int) -> None:
-        """Move the highlight."""
-        self.query_one(EntryList).move(by)
-
-    def action_move_page(self, by: int) -> None:
-        """Move the highlight by a screen."""
-        self.query_one(EntryList).move_page(by)
-
-    def action_move_end(self, last: bool) -> None:
-        """Move the highlight to an end."""
-        self.query_one(EntryList).move_to_end(last)
 
     def action_show_next(self) -> None:
         """List files in another state."""

@@ -1,4 +1,4 @@
-"""Models: those on this computer, the ones that fit first; Enter chooses one."""
+"""Models screen: the models on this computer, those that fit first; Enter chooses one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Static
 
 from desk_rag.tui.management.models import ModelChoice, ModelRow, ModelsReport, ModelsView
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import ModelWanted
-from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.base import FilteredScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
-from desk_rag.tui.widgets.entry_list import EntryList
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import fit, safe
 
@@ -30,10 +28,11 @@ _MORE = (
 )
 
 
-class ModelsScreen(PanelScreen):
-    """All models in one list, filtered by typing; what is typed can also be the name of another one."""
+class ModelsScreen(FilteredScreen[ModelRow]):
+    """Screen of all models, filtered by typing; the typed text can also name another model."""
 
     NAME = "Models"
+    PROMPT = "Type to filter, or name another model"
     KEYS = (
         ("letters", "filter, or name another model: a directory, a GGUF file, an Ollama name, ORG/NAME"),
         ("Up, Down", "move"),
@@ -42,92 +41,55 @@ class ModelsScreen(PanelScreen):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Choose"),
-        Binding("up", "move(-1)", "Up", show=False),
-        Binding("down", "move(1)", "Down", show=False),
     ]
 
     def __init__(
         self, session: Session, take: Callable[[ModelChoice], None] | None = None, text_characters: int | None = None
     ) -> None:
-        """With `take` the choice goes there, and nothing is written."""
+        """Pass the choice to `take`, if given, instead of writing it to the settings."""
         super().__init__(session)
         self._models = ModelsView(session, text_characters)
         self._take = take
-        self._report = ModelsReport("", ())
-        self._rows: list[ModelRow] = []
         self._came_once = False
 
     def compose_body(self) -> ComposeResult:
         yield Static("looking at the models on this computer …", id="library-summary", markup=False)
-        with Horizontal(id="library-filter"):
-            yield LineInput("filter", "Type to filter, or name another model")
-        yield EntryList(id="entries")
-        yield Static("", id="entry-detail", markup=False)
+        yield from super().compose_body()
 
     def on_mount(self) -> None:
         self.query_one(LineInput).focus()
         self.in_thread(self._models.report, self._came, group="models")
 
     def _came(self, report: ModelsReport) -> None:
-        self._report, self._came_once = report, True
+        self._all, self._came_once = report.rows, True
         self.query_one("#library-summary", Static).update(safe(report.machine, single_line=True, most=300))
         self._list()
 
     def _list(self) -> None:
-        words = self.query_one(LineInput).value.lower().split()
-        self._rows = [row for row in self._report.rows if all(word in row.name.lower() for word in words)]
-        empty = "Enter checks the model of this name." if self._came_once else ""
-        self.query_one(EntryList).show(len(self._rows), empty=empty)
-        self._draw()
+        self.list_rows(empty="Enter checks the model of this name." if self._came_once else "")
 
-    def _draw(self) -> None:
-        entries = self.query_one(EntryList)
-        width = entries.scrollable_content_region.width
-        entries.take(0, [_line(row, width) for row in self._rows], entries.generation)
+    def words_of(self, row: ModelRow) -> str:
+        return row.name
 
-    def on_resize(self) -> None:
-        self._draw()
+    def line_of(self, row: ModelRow, width: int) -> Content:
+        return _line(row, width)
 
-    @on(EntryList.RowsWanted)
-    def _rows_wanted(self) -> None:
-        self._draw()
+    def detail_of(self, row: ModelRow | None) -> Content:
+        return _detail(row) if row is not None else safe(_MORE)
 
-    @on(EntryList.Highlighted)
-    def _highlighted(self) -> None:
-        row = self._row
-        self.query_one("#entry-detail", Static).update(_detail(row) if row is not None else safe(_MORE))
-
-    @property
-    def _row(self) -> ModelRow | None:
-        number = self.query_one(EntryList).highlighted
-        return self._rows[number] if number < len(self._rows) else None
+    def choose(self) -> None:
+        self.action_choose()
 
     @on(Input.Changed, "#filter")
     def _filter_changed(self) -> None:
         self._list()
-
-    @on(EntryList.Chosen)
-    def _clicked_again(self) -> None:
-        self.action_choose()
-
-    def action_move(self, by: int) -> None:
-        """Move the highlight."""
-        self.query_one(EntryList).move(by)
-
-    def action_close(self) -> None:
-        """Clear what was typed; without that go back."""
-        words = self.query_one(LineInput)
-        if words.value:
-            words.value = ""
-        else:
-            self.dismiss()
 
     # The choice -----------------------------------------------------------------------------------------------
 
     def action_choose(self) -> None:
         """Check the marked model, or the one that was typed, and take it."""
         typed = self.query_one(LineInput).value.strip()
-        row = self._row
+        row = self.highlighted_row
         name = typed if row is None or _exists(typed) else row.name
         if name:
             self.in_thread(partial(self._checked, name), self._ask, group="choice")

@@ -1,4 +1,4 @@
-"""Settings: each with meaning, value and origin; changed in the user's file after a question about the cost."""
+"""Settings screen: meaning, value and origin of each; a change that costs work is confirmed first."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ from functools import partial
 from typing import ClassVar
 
 from textual import on
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.management.settings_list import SettingChange, SettingRow, SettingsList, shown
 from desk_rag.tui.messages import Problem
-from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.base import FilteredScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.panels.value_input import ValueScreen
-from desk_rag.tui.widgets.entry_list import EntryList
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import fit, home_path, safe
 
 _NAME_CELLS = 28
 _ORIGIN_CELLS = 13
+_EMPTY = "No setting says that."
 
 
-class SettingsScreen(PanelScreen):
-    """All settings in one list, filtered by typing."""
+class SettingsScreen(FilteredScreen[SettingRow]):
+    """Screen of all settings, filtered by typing."""
 
     NAME = "Settings"
     KEYS = (
@@ -38,24 +36,12 @@ class SettingsScreen(PanelScreen):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "change", "Change"),
-        Binding("up", "move(-1)", "Up", show=False),
-        Binding("down", "move(1)", "Down", show=False),
-        Binding("pageup", "move_page(-1)", "Page up", show=False),
-        Binding("pagedown", "move_page(1)", "Page down", show=False),
     ]
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._settings = SettingsList(session)
-        self._all: list[SettingRow] = []
-        self._rows: list[SettingRow] = []
         self._change_when_there = False
-
-    def compose_body(self) -> ComposeResult:
-        with Horizontal(id="library-filter"):
-            yield LineInput("filter", "Type to filter")
-        yield EntryList(id="entries")
-        yield Static("", id="entry-detail", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(LineInput).focus()
@@ -67,68 +53,31 @@ class SettingsScreen(PanelScreen):
 
     def _came(self, rows: list[SettingRow]) -> None:
         self._all = rows
-        self._list(keep=bool(self._rows))
+        self.list_rows(empty=_EMPTY, keep=bool(self._rows))
         if self._change_when_there:
             self.action_change()
 
-    def _list(self, *, keep: bool) -> None:
-        words = self.query_one(LineInput).value.lower().split()
-        self._rows = [row for row in self._all if all(word in f"{row.name} {row.meaning}".lower() for word in words)]
-        entries = self.query_one(EntryList)
-        (entries.change if keep else entries.show)(len(self._rows), empty="No setting says that.")
-        self._draw()
+    def words_of(self, row: SettingRow) -> str:
+        return f"{row.name} {row.meaning}"
 
-    def _draw(self) -> None:
-        entries = self.query_one(EntryList)
-        width = entries.scrollable_content_region.width
-        entries.take(0, [_line(row, width) for row in self._rows], entries.generation)
+    def line_of(self, row: SettingRow, width: int) -> Content:
+        return _line(row, width)
 
-    def on_resize(self) -> None:
-        self._draw()
+    def detail_of(self, row: SettingRow | None) -> Content:
+        return _detail(row) if row is not None else Content()
 
-    @on(EntryList.RowsWanted)
-    def _rows_wanted(self) -> None:
-        self._draw()
-
-    @on(EntryList.Highlighted)
-    def _highlighted(self) -> None:
-        row = self._row
-        self.query_one("#entry-detail", Static).update(_detail(row) if row is not None else "")
-
-    @property
-    def _row(self) -> SettingRow | None:
-        number = self.query_one(EntryList).highlighted
-        return self._rows[number] if number < len(self._rows) else None
+    def choose(self) -> None:
+        self.action_change()
 
     @on(Input.Changed, "#filter")
     def _filter_changed(self) -> None:
-        self._list(keep=False)
-
-    @on(EntryList.Chosen)
-    def _clicked_again(self) -> None:
-        self.action_change()
-
-    def action_move(self, by: int) -> None:
-        """Move the highlight."""
-        self.query_one(EntryList).move(by)
-
-    def action_move_page(self, by: int) -> None:
-        """Move the highlight by a screen."""
-        self.query_one(EntryList).move_page(by)
-
-    def action_close(self) -> None:
-        """Clear the filter; without one go back."""
-        words = self.query_one(LineInput)
-        if words.value:
-            words.value = ""
-        else:
-            self.dismiss()
+        self.list_rows(empty=_EMPTY)
 
     # Changes --------------------------------------------------------------------------------------------------
 
     def action_change(self) -> None:
         """Ask for a new value of the highlighted setting; while the list is on its way, once it is there."""
-        row, self._change_when_there = self._row, not self._all
+        row, self._change_when_there = self.highlighted_row, not self._all
         if row is not None and row.choices:
             choices = [Choice(value, str(number), value) for number, value in enumerate(row.choices, 1)]
             self.app.push_screen(ChoiceScreen(row.name, row.meaning, choices), partial(self._typed, row))
@@ -182,7 +131,7 @@ def _line(row: SettingRow, width: int) -> Content:
 
 
 def _shown_value(row: SettingRow) -> object:
-    """Return the value in force; of a change that waits for the next start, the new one."""
+    """Return the value in use, or the new one if a change waits for the next start."""
     return row.value if row.origin == "next start" else row.in_use
 
 

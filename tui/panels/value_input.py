@@ -17,7 +17,7 @@ from desk_rag.tui.wording import safe
 
 
 class ValueScreen(ModalScreen[str | None]):
-    """Returns what was typed; None after Esc."""
+    """Screen that asks for one value; returns the text, None after Esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "take", "Take it"),

@@ -69,7 +69,7 @@ class ChatScreen(ConversationScreen):
         self._problem: m.Problem | None = None
         self._status, self._status_known = Status(), False
         self._withdrawn: AnswerView | None = None
-        """A question that is taken back once the backend has stopped."""
+        """Question to withdraw once the backend has stopped."""
 
     def compose(self) -> ComposeResult:
         names = ", ".join(folder.name or str(folder) for folder in self._folders) or "no folder"
@@ -146,7 +146,7 @@ class ChatScreen(ConversationScreen):
         self._next()
 
     def _next(self) -> None:
-        """Begin the next question if that is possible, and say of all others what they wait for."""
+        """Start the next question if possible, and show what the others wait for."""
         problem = self._problem
         if problem is None and self._can_answer:
             problem = nothing_to_ask(self._status, self._folders, self._keymap)
@@ -217,7 +217,7 @@ class ChatScreen(ConversationScreen):
         self._next()
 
     def _look_for_lacked_files(self) -> None:
-        """Find out whether files that answers lacked are read now."""
+        """Check whether files that answers lacked have been read by now."""
         if self._answering is None and not self._status.is_reading and any(view.lacked for view in self._views):
 
             def look() -> None:
@@ -226,7 +226,7 @@ class ChatScreen(ConversationScreen):
             self._in_thread(look)
 
     async def on_backlog_came(self, message: m.BacklogCame) -> None:
-        """Ask again what was not found while files lacked that are read now; offer it where there is an answer."""
+        """Ask refused questions again whose missing files were read; offer it for those that have an answer."""
         for view in self._views:
             if view.answer is None or not view.lacked or not message.new.isdisjoint(view.lacked):
                 continue
@@ -261,7 +261,7 @@ class ChatScreen(ConversationScreen):
         self._next()
 
     def try_again(self) -> None:
-        """Forget why the backend did not start; it starts again."""
+        """Clear the failure, because the backend starts again."""
         self._problem = None
         self.query_one(IndexStatus).notice("")
         self._welcome()
@@ -309,7 +309,7 @@ class ChatScreen(ConversationScreen):
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
-        """Stop the stream; what has come stays."""
+        """Stop the answer; the text so far stays."""
         if self._answering is not None:
             # The model looks up between tokens only; a long prefill ends first.
             self._answering.waiting("stopping …")
@@ -329,7 +329,7 @@ class ChatScreen(ConversationScreen):
 
     @property
     def _can_withdraw(self) -> bool:
-        """Whether nothing was answered yet of the selected question."""
+        """Return whether the selected question has no part of an answer yet."""
         view = self._selected
         return view is not None and (view.queued or (view is self._answering and view.waits_for_files))
 

@@ -43,7 +43,7 @@ HERE = {
 
 
 class HelpScreen(ModalScreen[None]):
-    """Closed by Esc, q or the key of the help."""
+    """Screen of keys and signs; Esc, q or the help's key closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close")]
 

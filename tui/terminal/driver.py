@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from desk_rag.tui.app import DeskRagApp
 
 _LOOK_SECONDS = 0.1
-"""Seconds between two looks at the clock, by which a lone ESC is told from the beginning of a sequence."""
+"""Interval of the timeout that tells a lone ESC from the beginning of a sequence."""
 
 
 class TerminalDriver(LinuxDriver):
-    """Tells the app through `terminal_gone` that nobody is there any more."""
+    """Textual's driver; calls the app's `terminal_gone` when the terminal was closed."""
 
     def __init__(self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: Any = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)

@@ -24,7 +24,7 @@ _COLOURS = {
 
 
 class FirstFrame:
-    """Takes the terminal until the UI does; `give_back` restores it if that never happens."""
+    """Hold of the terminal until the UI takes it over; `give_back` restores it if that never happens."""
 
     def __init__(self) -> None:
         self._before: list[Any] | None = None

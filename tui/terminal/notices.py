@@ -13,7 +13,7 @@ _READING = (IndexStage.WORDS, IndexStage.VECTORS)
 
 
 class LongWork:
-    """Tells when something has ended that took so long that the user may be elsewhere."""
+    """Watch over long work: reports the end of what took so long that the user may have left."""
 
     def __init__(self) -> None:
         self._asked_at = 0.0

@@ -34,7 +34,7 @@ _SIGNS = {
 
 
 class AsciiFilter(LineFilter):
-    """Replaces every sign by an ASCII one of the same width."""
+    """Filter that replaces every sign by an ASCII one of the same width."""
 
     def apply(self, segments: list[Any], background: Color) -> list[Any]:
         return [

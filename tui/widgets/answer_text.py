@@ -29,7 +29,7 @@ _SCHEME = "source:"
 
 
 class AnswerText(Vertical):
-    """Grows with the stream; takes the whole text each time, because a cut escape sequence may vanish later."""
+    """Growing text of an answer. Pass all of it each time: an escape sequence may be recognised only when complete."""
 
     @dataclass
     class SourceClicked(Message):
@@ -64,7 +64,7 @@ class AnswerText(Vertical):
             self._plain.update(with_chips(content, numbers))
         elif self._markdown is not None:
             lines = self.text.replace("\n", "  \n") if _LIST_LINE.search(self.text) else self.text  # lines stay apart
-            source = _CHIP.sub(lambda found: _link(found, numbers), lines)
+            source = _CHIP.sub(lambda match: _link(match, numbers), lines)
             if self._source and source.startswith(self._source):
                 self._markdown.append(source[len(self._source) :])
             else:
@@ -90,14 +90,14 @@ class AnswerText(Vertical):
 
 def with_chips(content: Content, numbers: Collection[int]) -> Content:
     """Mark the numbers of retrieved sources; any other number in brackets stays text."""
-    for found in _CHIP.finditer(content.plain):
-        number = int(found.group(1))
+    for match in _CHIP.finditer(content.plain):
+        number = int(match.group(1))
         if number in numbers:
-            content = content.stylize("bold $accent", found.start(), found.end())
-            content = content.stylize(Style.from_meta({"source": number}), found.start(), found.end())
+            content = content.stylize("bold $accent", match.start(), match.end())
+            content = content.stylize(Style.from_meta({"source": number}), match.start(), match.end())
     return content
 
 
-def _link(found: re.Match[str], numbers: Collection[int]) -> str:
-    number = found.group(1)
-    return f"[\\[{number}\\]]({_SCHEME}{number})" if int(number) in numbers else found.group()
+def _link(match: re.Match[str], numbers: Collection[int]) -> str:
+    number = match.group(1)
+    return f"[\\[{number}\\]]({_SCHEME}{number})" if int(number) in numbers else match.group()

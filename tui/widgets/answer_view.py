@@ -46,7 +46,6 @@ from desk_rag.tui.widgets.timing_line import TimingLine
 from desk_rag.tui.wording import count, mark, place, safe, short_path
 
 _NEAREST_SHOWN = 3
-_MUTED = "$foreground 60% not bold"
 
 
 class TurnState(Enum):
@@ -173,12 +172,12 @@ class AnswerView(Vertical):
         return backlog.new if backlog is not None else ()
 
     def begin(self) -> None:
-        """The question is asked now."""
+        """Show that the question is being asked."""
         self.state = TurnState.ANSWERING
         self._begun_at, self._word_drawn = perf_counter(), False
 
     def begin_comparison(self) -> None:
-        """The question is asked both ways; the answer stays as it is."""
+        """Show that the question is being asked both ways; the answer stays as it is."""
         self.state = TurnState.ANSWERING
 
     def take(self, event: AnswerEvent) -> None:
@@ -248,7 +247,7 @@ class AnswerView(Vertical):
         self._note(Content.assemble(safe(problem.message, "bold"), *remedy))
 
     def end(self) -> None:
-        """Nothing more comes. Without a finished answer this means that the user stopped it."""
+        """End the turn. Without a finished answer, the user stopped it."""
         comparing = self.answer is not None
         self.state, self.waits_for_files = TurnState.OVER, False
         if comparing and not self.has_class("-failed"):

@@ -28,14 +28,14 @@ _MOST_KEPT = 40 * PAGE
 
 
 class EntryList(ScrollView):
-    """Rows, one of them highlighted. Takes no focus: the filter has that, and the screen moves the highlight."""
+    """List of rows, one highlighted. It takes no focus: the filter has it, and the screen moves the highlight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"entry-list--highlighted"}
     highlighted: reactive[int] = reactive(0)
 
     @dataclass
     class RowsWanted(Message):
-        """Rows from `first` on came into view and are not known."""
+        """Request for the rows from `first` on, which came into view."""
 
         first: int
         generation: int
@@ -46,7 +46,7 @@ class EntryList(ScrollView):
 
     @dataclass
     class Chosen(Message):
-        """Clicked, while it was highlighted already."""
+        """Message that the highlighted row was clicked."""
 
         row: int
 

@@ -21,7 +21,7 @@ class LineInput(Input):
     """An input that keeps the focus: letters go here, and keys it does not use go to the screen."""
 
     def __init__(self, id: str, placeholder: str = "", value: str = "", *, submits: bool = False) -> None:
-        """With `submits` Enter sends Input.Submitted; else it is the screen's."""
+        """Send Input.Submitted on Enter with `submits`; otherwise leave Enter to the screen."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True)
         if not submits:
             self._bindings.key_to_bindings.pop("enter", None)

@@ -29,12 +29,12 @@ class QuestionInput(TextArea):
 
     @dataclass
     class Picked(Message):
-        """A key for the picker of names while it is open."""
+        """Message with a key for the open picker of names."""
 
         key: str
 
     class EmptySubmitted(Message):
-        """Enter on an empty prompt."""
+        """Message that Enter was pressed on an empty prompt."""
 
     def __init__(self) -> None:
         super().__init__(

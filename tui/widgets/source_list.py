@@ -18,7 +18,7 @@ _NARROWEST_PATH = 12
 
 
 class SourceList(OptionList):
-    """Highlighting a line shows its chunk in the preview; Enter goes into the preview."""
+    """List of sources; the highlighted one is shown in the preview, and Enter moves the focus there."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         super().__init__(id="sources", markup=False, compact=True)

@@ -19,7 +19,7 @@ _NEIGHBOURS = 4
 
 
 class SourcePreview(Vertical):
-    """Shows the source's own text at once and its neighbours when they come."""
+    """Text of a source, shown at once, and its neighbours, shown when they arrive."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         super().__init__(id="preview")

@@ -22,7 +22,7 @@ _STAGES = {
 
 
 class TimingLine(Static):
-    """Empty until a word of the answer is on the screen."""
+    """Line of times; empty until a word of the answer is on the screen."""
 
     def __init__(self) -> None:
         super().__init__("", markup=False)

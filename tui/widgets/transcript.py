@@ -17,7 +17,7 @@ from desk_rag.tui.widgets.answer_view import AnswerView
 
 
 class Transcript(VerticalScroll, can_focus=True):
-    """Stays at the newest line until the user scrolls."""
+    """Scrolling column of turns; follows the newest line until the user scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", "Answer above", show=False),
@@ -28,15 +28,15 @@ class Transcript(VerticalScroll, can_focus=True):
 
     @dataclass
     class Selected(Message):
-        """Another turn is the one whose sources are shown."""
+        """Message that another turn was selected; its sources are shown."""
 
         view: AnswerView
 
     class MenuWanted(Message):
-        """The user asks for the menu of the selected turn."""
+        """Request for the menu of the selected turn."""
 
     class WithdrawWanted(Message):
-        """The selected question should not be asked, if it still waits."""
+        """Request to withdraw the selected question, if it still waits."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -50,7 +50,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self.anchor()
 
     def on_click(self, event: events.Click) -> None:
-        """A click anywhere in a turn selects it."""
+        """Select the turn that was clicked."""
         if event.widget is None:
             return
         for node in event.widget.ancestors_with_self:

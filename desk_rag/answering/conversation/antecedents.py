@@ -20,7 +20,6 @@ _WHEN = re.compile(
     rf"\b(in|on)\s+((?:\d{{1,2}}\s+)?(?:(?:{'|'.join(v.MONTHS)})\b\s*)?(?:(?:19|20)\d\d)?)\b", re.IGNORECASE
 )
 _HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
-_CLAUSE = re.compile(r"\b(?:if|when|because|before|after|while|and|that)\b")
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
 
 

@@ -70,8 +70,8 @@ def understand(request: Request, store: Store) -> Understood:
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
     last = earlier[-1] if earlier else None
     names_file = scope.named or bool(named_files(store, scope.question, scope.paths).indexed)
-    said = _said(earlier, store)
-    asked = request.asked_as or stand_alone(scope.question, earlier, said, names_file=names_file)
+    quoted_stems = _quoted_stems(earlier, store)
+    asked = request.asked_as or stand_alone(scope.question, earlier, quoted_stems, names_file=names_file)
     rewritten = asked if asked != scope.question else ""
     if scope.named:
         return Understood(asked, rewritten, scope.paths, scope.paths)
@@ -123,7 +123,7 @@ def _language_notice(question: str, engine: AnswerEngine) -> list[str]:
     ]
 
 
-def _said(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
+def _quoted_stems(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
     """Return the stems of the words of the documents quoted last."""
     last = next((turn for turn in earlier[::-1] if turn.paths), None)
     if last is None:

@@ -22,13 +22,13 @@ _MOST_THIN = 3
 
 
 def stand_alone(
-    question: str, turns: Sequence[Turn], said: frozenset[str] = frozenset(), *, names_file: bool = False
+    question: str, turns: Sequence[Turn], quoted_stems: frozenset[str] = frozenset(), *, names_file: bool = False
 ) -> str:
     """Return the question with what it leans on filled in.
 
-    `said` holds the stems of the words of the documents quoted last: a short question without pronouns leans on the
-    last one only if it uses some of these words. In a whole question that names its file only 'he' and 'her' are filled
-    in: the file is what it is about.
+    `quoted_stems` holds the stems of the words of the documents quoted last: a short question without pronouns leans on
+    the last one only if it uses some of these words. In a whole question that names its file only 'he' and 'her' are
+    filled in: the file is what it is about.
     """
     plain = question.strip()
     if not turns or not plain:
@@ -47,7 +47,7 @@ def stand_alone(
         return _sentence(ellipsis.complete(_bare(about), talk), question)
     if antecedents.leans(body):
         return _sentence(antecedents.fill_in(body, talk), question)
-    if _is_thin(body) and (_uses(body, said) or (joined and len(v.content_words(body)) == 1)):
+    if _is_thin(body) and (_uses(body, quoted_stems) or (joined and len(v.content_words(body)) == 1)):
         return _sentence(antecedents.attach(body, talk), question)
     return _sentence(body, question) if joined and len(v.content_words(body)) > 1 else question
 
@@ -57,9 +57,9 @@ def _is_thin(body: str) -> bool:
     return len(v.content_words(body)) <= _MOST_THIN and not any(map(v.is_name, words[1:]))
 
 
-def _uses(body: str, said: frozenset[str]) -> bool:
+def _uses(body: str, quoted_stems: frozenset[str]) -> bool:
     own = v.stems(v.content_words(body))
-    return bool(own) and own <= said
+    return bool(own) and own <= quoted_stems
 
 
 def _bare(text: str) -> str:

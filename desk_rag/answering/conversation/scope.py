@@ -212,12 +212,12 @@ def _tidy(text: str) -> str:
 
 
 def _folders(files: Iterable[Path], under: Sequence[Path]) -> Iterator[Path]:
-    seen: set[Path] = set()
+    seen_paths: set[Path] = set()
     for file in files:
         for folder in file.parents:
-            if folder in seen or not folder.name:
+            if folder in seen_paths or not folder.name:
                 break
-            seen.add(folder)
+            seen_paths.add(folder)
             if not under or is_below(folder, under):
                 yield folder
 

@@ -23,6 +23,7 @@ from desk_rag.answering.events import (
     Stage,
     Timings,
 )
+from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
@@ -131,4 +132,4 @@ def _can_be_asked(store: Store, under: Sequence[Path]) -> str:
     names = [clean(path.name or str(path), single_line=True) for path in under[:_MOST_FOLDERS]]
     names += ["…"] if len(under) > _MOST_FOLDERS else []
     where = f" in {', '.join(names)}" if names else ""
-    return f"Ask about the {files:,} file{'' if files == 1 else 's'} read{where}, for example {_EXAMPLES}."
+    return f"Ask about the {plural(files, 'file')} read{where}, for example {_EXAMPLES}."

@@ -29,7 +29,7 @@ _BRACKETS = {")": "(", "]": "["}
 
 
 class ShortAnswers:
-    """What of one quote may be its short answer to one question."""
+    """The parts of one quote that may be the short answer to one question."""
 
     def __init__(self, question: str, sentence: str) -> None:
         self._question, self._sentence = question, sentence
@@ -39,7 +39,7 @@ class ShortAnswers:
         self._periods = list(_PERIOD.finditer(sentence)) if self._kind is AnswerKind.TIME else []
 
     def whole(self, begin: int, end: int) -> tuple[int, int] | None:
-        """The characters of the whole value that [begin, end) of the sentence stands in; None if it is no value."""
+        """Return the range of the whole value around [begin, end) of the sentence; None if it is no value."""
         if end <= self._mark_end:
             return None
         begin = max(begin, self._mark_end)
@@ -54,7 +54,7 @@ class ShortAnswers:
         return period.span("last") if _ASKS_END.search(self._question) else period.span()
 
     def _trimmed(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Without a bracket that has no partner, and without a second statement after a value of the kind."""
+        """Cut off an unmatched bracket and a second statement that follows the value."""
         text = self._sentence[begin:end]
         more = _GOES_ON.search(text)
         if self._kind is not None and more is not None and is_of_kind(self._kind, text[: more.start()]):

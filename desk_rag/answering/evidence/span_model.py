@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from desk_rag.answering.evidence.int4 import pack, rounded, unpack
 from desk_rag.answering.evidence.span_batch import SpanBatch
 
 if TYPE_CHECKING:
@@ -27,8 +25,12 @@ if TYPE_CHECKING:
 MOST_PIECES = 32
 """Maximum word pieces of a span."""
 _WIDTH = 32
-_HEAD = "head."
-_STEPS = "_steps"
+HEAD = "head."
+"""Start of the names of the head's tensors in an adapter."""
+STEPS = "_steps"
+"""End of the names of step sizes."""
+_INT4_ZERO = 8
+"""Code of 0."""
 
 
 class SpanHead(nn.Module):
@@ -78,53 +80,28 @@ def linear_layers(bert: Bert | BertModel) -> dict[str, nn.Linear]:
     return {name: module for name, module in modules if isinstance(module, nn.Linear)}
 
 
-class LowRankUpdate(nn.Module):
-    """Parametrization that adds up @ down to a matrix, both rounded to 4 bits."""
-
-    def __init__(self, matrix: Tensor, rank: int) -> None:
-        super().__init__()
-        rows, columns = matrix.shape
-        self.down = nn.Parameter(torch.empty(rank, columns, device=matrix.device))
-        self.up = nn.Parameter(torch.zeros(rows, rank, device=matrix.device))
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
-
-    def forward(self, matrix: Tensor) -> Tensor:
-        """The updated matrix, [rows, columns]."""
-        return matrix + rounded(self.up.mT).mT @ rounded(self.down)
-
-
-def add_adapters(net: SpanModel, rank: int) -> list[nn.Parameter]:
-    """Make the head and updates of `rank` the only trainable parameters; returns them."""
-    net.bert.requires_grad_(False)
-    for linear in linear_layers(net.bert).values():
-        parametrize.register_parametrization(linear, "weight", LowRankUpdate(linear.weight, rank))
-    return [parameter for parameter in net.parameters() if parameter.requires_grad]
-
-
-def adapter_tensors(net: SpanModel) -> dict[str, Tensor]:
-    """Export the trained parameters to the CPU.
-
-    Per matrix the codes NAME.up, uint8 [rank, rows / 2], and NAME.down, uint8 [rank, columns / 2], with their step
-    sizes NAME.up_steps and NAME.down_steps, fp16 [rank]; for the head fp16 head.*.
-    """
-    tensors = {_HEAD + name: tensor.half() for name, tensor in net.head.state_dict().items()}
-    for name, linear in linear_layers(net.bert).items():
-        (low,) = (module for module in linear.modules() if isinstance(module, LowRankUpdate))
-        for part, vectors in (("up", low.up.mT), ("down", low.down)):
-            tensors[f"{name}.{part}"], tensors[f"{name}.{part}{_STEPS}"] = pack(vectors)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-
-
 @torch.no_grad()
 def apply_adapter(net: SpanModel, adapter: Mapping[str, Tensor]) -> None:
-    """Merge exported parameters (see `adapter_tensors`) into the network's weights.
+    """Merge exported parameters (see `training.pointer.low_rank.adapter_tensors`) into the network's weights.
 
     Raises KeyError for a missing tensor, RuntimeError for one that does not fit.
     """
     for name, linear in linear_layers(net.bert).items():
-        up, down = (unpack(adapter[f"{name}.{part}"], adapter[f"{name}.{part}{_STEPS}"]) for part in ("up", "down"))
+        up, down = (unpack_int4(adapter[f"{name}.{part}"], adapter[f"{name}.{part}{STEPS}"]) for part in ("up", "down"))
         if (up.shape[1], down.shape[1]) != linear.weight.shape:
             raise RuntimeError(f"{name} is no change of a matrix of {tuple(linear.weight.shape)}")
         linear.weight += up.mT @ down
-    head = {name.removeprefix(_HEAD): tensor.float() for name, tensor in adapter.items() if name.startswith(_HEAD)}
+    head = {name.removeprefix(HEAD): tensor.float() for name, tensor in adapter.items() if name.startswith(HEAD)}
     net.head.load_state_dict(head)
+
+
+def unpack_int4(codes: Tensor, steps: Tensor) -> Tensor:
+    """Restore fp32 [N, M] from codes, uint8 [N, M / 2] with two per byte, and step sizes, fp16 [N].
+
+    Raises RuntimeError for tensors of other types or shapes.
+    """
+    if codes.dtype != torch.uint8 or codes.dim() != 2 or steps.shape != codes.shape[:1] or not steps.isfinite().all():
+        raise RuntimeError(f"codes {codes.dtype} {tuple(codes.shape)} and steps {tuple(steps.shape)} are no pair")
+    low_and_high = torch.stack([codes & 0xF, codes >> 4], -1).flatten(1)
+    vectors: Tensor = (low_and_high.float() - _INT4_ZERO) * steps.float()[:, None]
+    return vectors

@@ -84,9 +84,13 @@ class ValuePreference:
 
 def _name_by_role(question: str, sentence: str) -> _Part | None:
     """The name before the brackets that hold what the question calls somebody: 'Gus (carpenter), Ana (engineer)'."""
-    asked = content_stems(question)
-    named = [match for match in _NAME_AND_ROLE.finditer(sentence) if asked & content_stems(match["role"])]
-    return _Part(*named[0].span("name")) if len(named) == 1 and not asked & content_stems(named[0]["name"]) else None
+    question_stems = content_stems(question)
+    named = [match for match in _NAME_AND_ROLE.finditer(sentence) if question_stems & content_stems(match["role"])]
+    return (
+        _Part(*named[0].span("name"))
+        if len(named) == 1 and not question_stems & content_stems(named[0]["name"])
+        else None
+    )
 
 
 def _subject(question: str, sentence: str) -> _Part | None:

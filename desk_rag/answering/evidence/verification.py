@@ -180,7 +180,7 @@ def unmet_by(question: str, citations: Sequence[Citation], sources: Mapping[int,
         place = place_of_source(sources[citation.source_number])
         spans = [match.span() for match in re.finditer(re.escape(citation.quote), place.text)]
         by_quote.append(min((requirements.unmet(place, *span) for span in spans), key=len, default=()))
-    return tuple(asked for asked in by_quote[0] if all(asked in unmet for unmet in by_quote))
+    return tuple(unmet_text for unmet_text in by_quote[0] if all(unmet_text in unmet for unmet in by_quote))
 
 
 def _span_score(question: str, quote: str, sources: Sequence[Source], span_scorer: SpanScorerLike) -> float | None:

@@ -57,11 +57,11 @@ _DOUBTED = 0.3
 """Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
 
 ChooseChunks = Callable[["EmbedderLike", str], Sequence[RetrievedChunk]]
-"""Chooses what is read: the embedder and the question, as far as the model can read it, to chunks, best first."""
+"""Function that returns the chunks to read, best first, for an embedder and a question cut to the model's limit."""
 
 
 class AskOnce(Protocol):
-    """One reading of some chunks by the model."""
+    """Function that has the model read some chunks once."""
 
     def __call__(self, question: str, choose: ChooseChunks, under: Sequence[Path]) -> Iterator[AnswerEvent]:
         """Yield the events of an answer from the chosen chunks; `Finished` comes last."""
@@ -75,7 +75,7 @@ class Reader:
     store: Store
     embedder: EmbedderLike
     span_scorer: SpanScorerLike | None
-    """None if the model does not have its quotes selected; then no second look is possible."""
+    """None if no quotes are selected for the model; a second look is then impossible."""
     top_k: int
     stop: Callable[[], bool]
     ask_once: AskOnce

@@ -26,7 +26,7 @@ class WholeFolderQuestion:
 
     form: Form
     subject: str
-    """Its topic: the question without the words that make it such a question."""
+    """The topic: the question without the words that give it its form."""
 
 
 _DOCUMENTS = r"(?:files?|documents?|texts?|notes|letters|e?-?mails?|messages|minutes|contracts|reports|pages|sources)"
@@ -69,7 +69,7 @@ _POLITE = re.compile(
 _LIMIT = re.compile(
     r"\b(?:at\s+(?:most|least)|(?:per|a|each|every)\s+(?:day|week|month|year|hour|minute|second|time))\b", re.I
 )
-"""Words of a question for a limit or a rate, which stands somewhere and is not counted."""
+"""Words of a question for a limit or a rate, which a text states, so that nothing is counted."""
 
 
 def whole_folder(question: str) -> WholeFolderQuestion | None:

@@ -18,7 +18,7 @@ from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import summary
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.correspondence import Correspondents, Header, correspondents, header_of, headers
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import Place, place_of_passage, place_of_source
@@ -26,6 +26,7 @@ from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.documents.status import plural
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from desk_rag.store.types import Passage
 
 _MAIL_FORMATS = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
-_MAILS = r"(?:e-?mails?|mails?)"
 _CONTENT = re.compile(
     r"^\W*what\s+(?:did|has|does|had)\s+.+?\s+(?:writ\w+|say|said|tell|told|send|sent|repl\w+|answer\w*|e?-?mail\w*|report)\b",
     re.I,

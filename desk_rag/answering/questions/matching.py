@@ -92,13 +92,13 @@ def match(
     wanted = _wanted(store, subject, under, [row.path for row in rows])
     total = sum(row.num_chunks for row in rows)
     read, files = 0, 0
-    kept: list[tuple[_Score, Row]] = []
-    seen: set[Path] = set()
+    scored_rows: list[tuple[_Score, Row]] = []
+    seen_paths: set[Path] = set()
     chunks: set[ChunkId] = set()
     for document in rows:
-        if document.path in seen or (wanted.files is not None and document.path not in wanted.files):
+        if document.path in seen_paths or (wanted.files is not None and document.path not in wanted.files):
             continue
-        seen.add(document.path)
+        seen_paths.add(document.path)
         files += 1
         passages = store.passages_of(document.path)
         headings = _heading_rows(passages)
@@ -108,17 +108,17 @@ def match(
             if read % _REPORT_EVERY == 0:
                 yield PassagesRead(read, total)
             scored = _scored(passage, wanted, whole_tables=whole_tables)
-            kept += [(score, row) for score, row in scored if row.text not in headings]
-    exact = [(score, row) for score, row in kept if score.exact]
-    best = _best(exact or kept, wanted)
-    near = _best([(score, row) for score, row in kept if not score.exact], wanted) if exact else []
-    only_near = not exact and bool(kept)
+            scored_rows += [(score, row) for score, row in scored if row.text not in headings]
+    exact = [(score, row) for score, row in scored_rows if score.exact]
+    best = _best(exact or scored_rows, wanted)
+    near = _best([(score, row) for score, row in scored_rows if not score.exact], wanted) if exact else []
+    only_near = not exact and bool(scored_rows)
     words = _words_near(wanted.names, best if only_near else near)
     yield Matches(best, len(chunks), files, tuple(near), words, only_near)
 
 
 def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:
-    """Lines that hold all names themselves, if there are such; of these the ones with most of the other words."""
+    """Return the lines that contain all names, if there are any; of these, those with most of the other words."""
     named = any(score.named for score, _ in kept)
     chosen = [(score, row) for score, row in kept if score.named or not named]
     best = max((score.share for score, _ in chosen), default=0.0)
@@ -188,7 +188,7 @@ def _held(wanted: frozenset[str], stems: set[str]) -> frozenset[str]:
 
 
 def _distinct(rows: Iterator[Row]) -> list[Row]:
-    """Rows without those of a file that repeat one before."""
+    """Return the rows without repetitions within one file."""
     by_place: dict[tuple[Path, str], Row] = {}
     for row in rows:
         by_place.setdefault((row.passage.path, row.text), row)

@@ -1,7 +1,7 @@
 """Choose chunks among more than are read at first, by the span scorer's own judgement of each.
 
 Ranks of words and vectors put the right chunk among the first 24 nearly always, among the first 5 less often. Scoring a
-chunk takes some 40 ms on a CPU, so this is for questions whose first reading did not convince.
+chunk takes some 15 ms on a CPU, so this is for questions whose first reading did not convince.
 """
 
 from __future__ import annotations

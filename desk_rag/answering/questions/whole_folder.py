@@ -35,6 +35,7 @@ from desk_rag.answering.questions.conditions import Condition, conditions, neede
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.requirements import amounts
+from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import clean_name, shown_path
 
@@ -100,8 +101,8 @@ def _of_one_column(rows: Sequence[Row], question: str) -> tuple[list[Row], str]:
     others = Counter(f"“{column}” in {clean_name(row.passage.path.name)}" for row, column in columns
                      if column.casefold() not in ("", most))  # fmt: skip
     names = "; ".join(f"{name} ({plural(count, 'row')})" for name, count in others.items())
-    kept = [row for row, column in columns if column.casefold() in ("", most)]
-    return kept, f"\nLeft out, because it is another column: {names}."
+    same_column = [row for row, column in columns if column.casefold() in ("", most)]
+    return same_column, f"\nLeft out, because it is another column: {names}."
 
 
 def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:
@@ -273,8 +274,3 @@ def _text(question: str, request: WholeFolderQuestion, rows: Sequence[Row], rega
     amounts_or_none = [amounts.amount_of(row.text, question) for row in rows[:_MOST_ROWS]]
     known = [amount for amount in amounts_or_none if amount is not None]
     return f"{amounts.written(known)} (computed: the sum of the {len(known):,} amounts shown{more})"
-
-
-def plural(count: int, noun: str) -> str:
-    """'1 line', '1,200 lines'"""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

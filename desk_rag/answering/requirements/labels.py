@@ -121,8 +121,8 @@ def _lines(
             continue
         if kind is not None and not is_of_kind(kind, value) or match.re is _STATED and not _VALUE.match(value):
             continue
-        for found in re.finditer(re.escape(unit), place.text):
-            begin, end = found.span()
+        for unit_match in re.finditer(re.escape(unit), place.text):
+            begin, end = unit_match.span()
             around = stems | content_stems(" ".join([place.labels, *place.sections_before(begin)[:1]]))
             around |= content_stems(place.text[: place.body or place.text.find("\n")])
             if begin < place.body or not all(has_stem(stem, around) for stem in besides):

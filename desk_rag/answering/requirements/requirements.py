@@ -58,7 +58,7 @@ class Requirement:
     """A value that the evidence must be about."""
 
     asked: str
-    """As in the question."""
+    """Words of the question that state it."""
     kind: Kind
     wanted: frozenset[Value]
 
@@ -175,11 +175,11 @@ class Requirements:
             for kind, value, asked in codes(self._question)
             if not any(asked in other for other in named)
         ]
-        taken = [each.asked for each in valued]
+        asked_texts = [each.asked for each in valued]
         who = correspondents(self._question)
         if not who:
-            return (*valued, *_names(self._question, taken))
-        return (*valued, _Letter(who.names, who), *_names(self._question, [*taken, who.names]))
+            return (*valued, *_names(self._question, asked_texts))
+        return (*valued, _Letter(who.names, who), *_names(self._question, [*asked_texts, who.names]))
 
     def __bool__(self) -> bool:
         return bool(self._all)

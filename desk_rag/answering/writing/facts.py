@@ -54,7 +54,7 @@ class Fact:
     """A number or a name in a sentence."""
 
     text: str
-    """As the sentence has it."""
+    """The fact as the sentence spells it."""
     is_number: bool
     begin: int
     end: int
@@ -91,11 +91,11 @@ def is_german(text: str) -> bool:
 
 
 def _numbers(text: str) -> Iterator[Fact]:
-    taken: list[tuple[int, int]] = []
+    taken_spans: list[tuple[int, int]] = []
     for pattern in (_CLOCK, _CODE, _NUMBER):
         for match in pattern.finditer(text):
-            if not any(match.start() < end and begin < match.end() for begin, end in taken):
-                taken.append(match.span())
+            if not any(match.start() < end and begin < match.end() for begin, end in taken_spans):
+                taken_spans.append(match.span())
                 yield Fact(match.group(), True, *match.span())
     for match in _WORD.finditer(text):
         word = match.group().casefold()
@@ -192,6 +192,6 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _folded(text: str) -> str:
-    """Without case and accents."""
+    """Return the text without case and accents."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return "".join(character for character in decomposed if not unicodedata.combining(character))

@@ -41,9 +41,9 @@ class AnswerLength:
     """Limits of one answer in tokens."""
 
     answer: int
-    """Without reasoning."""
+    """Maximum tokens of the answer without its reasoning."""
     all: int
-    """With reasoning: what is decoded at most."""
+    """Maximum tokens decoded, reasoning included."""
 
 
 def longest(settings: AnswerSettings, prompt: PromptFormat, window: int) -> int:

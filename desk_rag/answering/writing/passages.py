@@ -69,19 +69,21 @@ class SourceWindows:
     def __init__(self, source: Source, embedder: EmbedderLike | None) -> None:
         self.source, self._embedder = source, embedder
 
-    def best(self, claim: str, vector: NDArray[np.float32] | None, found: Sequence[facts.Fact], known: str) -> Window:
+    def best(
+        self, claim: str, vector: NDArray[np.float32] | None, claim_facts: Sequence[facts.Fact], known: str
+    ) -> Window:
         """The window that is most likely to say what `claim` says; `known` as in `facts.missing`."""
-        return max(self._windows(claim, vector, found, known), key=lambda window: window.rank)
+        return max(self._windows(claim, vector, claim_facts, known), key=lambda window: window.rank)
 
     def _windows(
-        self, claim: str, vector: NDArray[np.float32] | None, found: Sequence[facts.Fact], known: str
+        self, claim: str, vector: NDArray[np.float32] | None, claim_facts: Sequence[facts.Fact], known: str
     ) -> list[Window]:
         windows = []
         for (first, last), window_vector in zip(self._ranges, self._vectors, strict=True):
             begin, end = self._sentences[first][0], self._sentences[last][1]
             text = self.source.text[begin:end]
             similarity = 0.0 if vector is None or window_vector is None else float(vector @ window_vector)
-            missing = len(facts.missing(list(found), text, known))
+            missing = len(facts.missing(list(claim_facts), text, known))
             windows.append(
                 Window(
                     self.source,

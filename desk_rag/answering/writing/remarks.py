@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from desk_rag.answering.events import MARK, Answer, CheckedSentence, Grounding, Support
+from desk_rag.documents.status import plural
 
 _REASONS_SHOWN = 3
 
@@ -34,7 +35,7 @@ def remarks(answer: Answer) -> list[str]:
 def reasoned(answer: Answer) -> str:
     """'The model reasoned for 120 words first'; empty without reasoning."""
     count = len(answer.reasoning.split())
-    return f"The model reasoned for {count:,} word{'' if count == 1 else 's'} first" if count else ""
+    return f"The model reasoned for {plural(count, 'word')} first" if count else ""
 
 
 def _reasons(sentences: Sequence[CheckedSentence]) -> str:

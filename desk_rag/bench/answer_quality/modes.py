@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.positions import Positions
 
 
 class Way(Enum):
@@ -23,12 +22,6 @@ class Way(Enum):
     PARALLEL = "parallel"
     RECOMPUTE = "recompute"
     """Stitched at reordered positions, then some of their tokens computed anew."""
-
-    @property
-    def positions(self) -> Positions:
-        """Positions of the stitched chunks."""
-        composite = {Way.COMPOSITE: Positions.COMPOSITE, Way.PARALLEL: Positions.PARALLEL}
-        return composite.get(self, Positions.REORDERED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, fo
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import Mode, Way
 from desk_rag.bench.answer_quality.prefill import ChunkIds
+from desk_rag.bench.baselines.positions import Overlapping, overlapping_plan
 from desk_rag.bench.baselines.selectors import select
 from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import ModelPass
@@ -33,6 +34,7 @@ from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
+_OVERLAPPING = {Way.COMPOSITE: Overlapping.COMPOSITE, Way.PARALLEL: Overlapping.PARALLEL}
 _QUESTION_ROOM = 256
 Shelved = tuple[int, ChunkIds]
 """Names a chunk KV: how many primers it was prefilled behind, and its token ids."""
@@ -209,7 +211,9 @@ def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mappi
     size = setting.prefix.num_tokens
     _learn(setting, mode, item)
     watch = _Watch(setting.model)
-    where = plan(size, [chunk.num_tokens for chunk in chunks], mode.way.positions)
+    lengths = [chunk.num_tokens for chunk in chunks]
+    scheme = _OVERLAPPING.get(mode.way)
+    where = plan(size, lengths) if scheme is None else overlapping_plan(setting.model, size, lengths, scheme)
     stitched = stitch(setting.model, where, setting.prefix, chunks, setting.tables, row)
     selecting = 0.0
     if mode.way is Way.RECOMPUTE:

@@ -33,7 +33,7 @@ from desk_rag.store.store import Store
 
 _PASSAGES = 6
 _NAMES = ("Albrecht", "Tolman", "Ferrand", "Winslow", "Oduya", "Marchand")
-_SIGNALS = ("similarity", "coverage", "missing", "contrast", "span_score", "fact_margin", "denied")
+_SIGNALS = ("similarity", "coverage", "missing", "contrast", "span_score", "fact_margin")
 SUPPORTED = "paraphrase"
 _OPPOSITE_WEIGHT = 2.0
 """Opposites are rarer here than they matter."""
@@ -74,10 +74,9 @@ def _row(claim: Claim, checker: SupportChecker) -> dict[str, Any]:
     words = claims.plain_words(claim.text)
     context = "" if not claims.is_table_row(claim.text) else claim.question
     verdict, signals = checker.check(words, context=context), checker.last_signals
-    scores = {} if signals is None else {**asdict(signals), "denied": signals.denied}
     return {
         "kind": claim.kind, "held_out": claim.held_out, "claim": claim.text, "support": verdict.support.value,
-        "reason": verdict.reason, "score": verdict.score, **scores,
+        "reason": verdict.reason, "score": verdict.score, **({} if signals is None else asdict(signals)),
     }  # fmt: skip
 
 

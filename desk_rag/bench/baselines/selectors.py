@@ -14,7 +14,7 @@ from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, StopPass, run_rows
 from desk_rag.kv.recompute import selectors, token_selection
 from desk_rag.kv.recompute.policy import SelectorName
-from desk_rag.kv.recompute.run import Selection, flat_tokens, require_reordered
+from desk_rag.kv.recompute.run import Selection, flat_tokens
 from desk_rag.kv.recompute.selectors import SelectionContext, Selector
 from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
@@ -78,7 +78,6 @@ def deviation(
     first layers predicts that of deeper ones.) `decoder`: see `run_rows`.
     """
     plan = stitched.plan
-    require_reordered(plan)
     rows = QueryRows.of(model, np.arange(plan.prefix_tokens, plan.num_slots))
     recording = _RecordingCache(stitched, rows, depth)
     run_rows(model, recording, flat_tokens(plan, chunk_token_ids), rows, logits=False, decoder=decoder)

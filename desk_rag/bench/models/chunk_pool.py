@@ -15,6 +15,7 @@ from desk_rag.bench.models.synthetic import Shape
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV, TokenHash
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 _NAMESPACE = Namespace("0" * 32)
 
@@ -56,4 +57,4 @@ class ChunkPool:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         key = KVKey(_NAMESPACE, TokenHash(f"{number:032x}"))
         chunk_file.write(path, chunk_file.prepare(key, self._made[length], ["0"], 0.1))
-        return ChunkFile(path, chunk_file.read_header(path))
+        return ChunkFile(path, kv_header.read_header(path))

@@ -35,10 +35,11 @@ from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import dequantize_into, move_layer
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import place_layers
-from desk_rag.kv.types import KVKey, LayerKV, Namespace, QuantizedKV, RawLayer, TokenHash
+from desk_rag.kv.stitch import place_layer
+from desk_rag.kv.types import KVKey, Namespace, QuantizedKV, RawLayer, TokenHash
 from desk_rag.model.loading import load_model
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 _NAMESPACE = Namespace("0" * 32)
 _READER = Shape(10, 8, 2, 64)
@@ -88,14 +89,13 @@ class Desk:
         """Fill the cache with the chunks of a load."""
         chunks = [load.quantized(index) for index in range(len(load.items))]
         for layer, _ in enumerate(self.slabs.layers):
-            layers: list[LayerKV] = [chunk.layers[layer] for chunk in chunks]
-            if not way.is_per_position:
-                place_layers(layer, self.stitch_plan.placements, layers, self.tables, self.slabs)  # type: ignore[arg-type]
-                continue
-            for placement, chunk_layer in zip(self.stitch_plan.placements, layers, strict=True):
+            for placement, chunk in zip(self.stitch_plan.placements, chunks, strict=True):
+                if not way.is_per_position:
+                    place_layer(layer, placement, chunk, self.tables, self.slabs)  # type: ignore[arg-type]
+                    continue
                 keys, values = self.slabs.write(layer, placement.slot, placement.num_tokens)
                 exact = torch.empty(keys.shape, dtype=torch.float32, device=keys.device)
-                dequantize_into(move_layer(chunk_layer, keys.device), exact, values)
+                dequantize_into(move_layer(chunk.layers[layer], keys.device), exact, values)
                 keys.copy_(exact)
 
 
@@ -265,7 +265,7 @@ def _desk(place: Path, shape: Shape, options: argparse.Namespace, device: torch.
             path.parent.parent.mkdir(exist_ok=True)
             chunk_file.write(path, chunk_file.prepare(key, kv, ["0"], 0.1))
             chunk, at = divmod(number, options.places)
-            files[bits, chunk, at] = ChunkFile(path, chunk_file.read_header(path))
+            files[bits, chunk, at] = ChunkFile(path, kv_header.read_header(path))
     stitch_plan = plan(0, [options.tokens] * options.places)
     tables = synthetic.tables(shape, stitch_plan.next_position, device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

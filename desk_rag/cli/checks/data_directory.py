@@ -149,8 +149,8 @@ def _faults(
     for folder in absent:
         sentence = out.reason_line(folder.path, folder.sentence)
         yield Finding("folders", Verdict.WARN, sentence, "Connect its drive; what did not change is not read again.")
-    for gone in missing:
-        sentence = missing_line(gone.root, gone.waiting, gone.kept, gone.seconds_left)
+    for missing_path in missing:
+        sentence = missing_line(missing_path.root, missing_path.waiting, missing_path.kept, missing_path.seconds_left)
         yield Finding("folders", Verdict.WARN, sentence, "desk-rag deletions shows them, and what can be done.")
 
 

@@ -134,6 +134,11 @@ def _file_line(entry: dict[str, object]) -> str:
     return f"{entry['state']:<13} {chunks:>12}  {shown_path(path)}{f': {reason}' if reason else ''}"
 
 
+def _about(seconds: float) -> str:
+    """Return a foreseen time, no more exact than it is: '4 s', '12 min'."""
+    return f"{max(1, round(seconds))} s" if seconds < 60 else f"{round(seconds / 60):,} min"
+
+
 def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
     """Print what `index` would do with these folders, changing nothing."""
     from desk_rag.ingest.preview import changes
@@ -167,9 +172,9 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
     if to_read:
         cost = would_do.estimate
         lines.append(
-            f"Roughly, with the embedded reader on two cores: by words after {out.duration(cost.seconds_to_words)}, by "
-            f"meaning after {out.duration(cost.seconds_to_meaning)}, caches in {out.duration(cost.seconds_to_warm)} "
-            f"more; {out.size(cost.index_bytes)} for the index, {out.size(cost.kv_bytes)} for the caches."
+            f"Roughly, with the embedded reader on two idle cores: by words after {_about(cost.seconds_to_words)}, by "
+            f"meaning after {_about(cost.seconds_to_meaning)}, caches in {_about(cost.seconds_to_warm)} more; "
+            f"{out.size(cost.index_bytes)} for the index, {out.size(cost.kv_bytes)} for the caches."
         )
     print_lines(lines)
     return 0

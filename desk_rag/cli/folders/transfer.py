@@ -114,7 +114,8 @@ def _checked_place(settings: Settings, place: Path) -> Path:
     from desk_rag.store.store import Store
 
     target = Path(os.path.realpath(place.expanduser()))
-    own = [Path(os.path.realpath(at)) for at in (settings.data_dir, settings.store.kv_place) if at is not None]
+    directories = (settings.data_dir, settings.store.kv_place)
+    own = [Path(os.path.realpath(each)) for each in directories if each is not None]
     near = next((each for each in own if target == each or each in target.parents or target in each.parents), None)
     if near is not None:
         raise ConfigError(f"{target} and the data directory {near} must lie apart.", remedy="Name another directory.")

@@ -104,8 +104,8 @@ def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
 def _line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
     """Return one line of `search`: number, location and the beginning of the chunk; a file that is gone is marked."""
     passage, start = result.passage, out.shorten(result.passage.chunk.text, 100)
-    gone = "" if passage.path.exists() else " (the file is not there now)"
-    return f"{number:>3} {out.place(passage.path, passage.chunk.location, bases)}{gone}: {start}"
+    note = "" if passage.path.exists() else " (the file is not there now)"
+    return f"{number:>3} {out.place(passage.path, passage.chunk.location, bases)}{note}: {start}"
 
 
 def _as_json(result: RetrievedChunk) -> dict[str, object]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,9 +125,8 @@ def _run_by_modules(
         marker = dict.fromkeys(("full_attention", *kinds), marker)
     options: dict[str, Any] = {
         "attention_mask": marker, "position_ids": rows.slots[None], "past_key_values": cache, "use_cache": True,
-        "rows": rows, "recorder": recorder,
     }  # fmt: skip
-    with _attending_by_rows(model), _stopping_before(model, stop_layer):
+    with _attending_by_rows(model, rows, recorder), _stopping_before(model, stop_layer):
         if not logits:
             model.module.model(ids[None], **options)
             return None
@@ -160,11 +160,14 @@ def _attend(
 
 
 @contextmanager
-def _attending_by_rows(model: LanguageModel) -> Iterator[None]:
-    """While open, the model's layers attend by `_attend`. One caller at a time."""
+def _attending_by_rows(model: LanguageModel, rows: QueryRows, recorder: AttentionRecorder | None) -> Iterator[None]:
+    """While open, the model's layers attend by `_attend`. One caller at a time.
+
+    Rows and recorder are bound here, because layers of some families (StableLM, Nemotron) pass no keywords on.
+    """
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, _attend)
+    AttentionInterface.register(NAME, partial(_attend, rows=rows, recorder=recorder))
     config = model.module.config
     before = config._attn_implementation
     config._attn_implementation = NAME

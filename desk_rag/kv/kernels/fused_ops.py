@@ -114,8 +114,9 @@ def agrees(ops: FusedOps, device: torch.device, dtype: torch.dtype) -> bool:
     """True if a small run of all `ops` gives the reference's results, untouched slots included."""
     pairs = zip(_results(ops, device, dtype), _results(TorchOps(), device, dtype), strict=True)
     return all(
-        got.shape == expected.shape and bool((got - expected).abs().max() <= _TOLERANCE[dtype] * expected.abs().max())
-        for got, expected in pairs
+        actual.shape == expected.shape
+        and bool((actual - expected).abs().max() <= _TOLERANCE[dtype] * expected.abs().max())
+        for actual, expected in pairs
     )
 
 

@@ -60,8 +60,8 @@ def _agrees(device: torch.device) -> bool:
     errors = []
     # Everything runs twice, because later launches take another path (see `compiled_launch`).
     for window, visible in ((None, behind >= 0), (64, (behind >= 0) & (behind < 64))) * 2:
-        got = sparse_queries_triton.attend(query, keys, values, slots, dim**-0.5, window).float()
+        actual = sparse_queries_triton.attend(query, keys, values, slots, dim**-0.5, window).float()
         wide, wide_values = (t.float().repeat_interleave(heads // kv_heads, 1) for t in (keys, values))
         expected = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=visible, scale=dim**-0.5)
-        errors.append((got - expected.transpose(1, 2)).abs().max().item())
+        errors.append((actual - expected.transpose(1, 2)).abs().max().item())
     return max(errors) <= _TOLERANCE

@@ -48,6 +48,6 @@ def _attends_alike(device: torch.device) -> bool:
             for number, tokens in ((3 * heads, count), (heads, 50), (heads, 50))
         )
         expected = attend(0, query, keys, values, dim**-0.5, context).float()
-        got = kernel(0, query, keys, values, dim**-0.5).float()
-        near.append(float((got - expected).norm() / expected.norm()))
+        actual = kernel(0, query, keys, values, dim**-0.5).float()
+        near.append(float((actual - expected).norm() / expected.norm()))
     return max(near) <= _TOLERANCE

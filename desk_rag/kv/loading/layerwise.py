@@ -92,12 +92,13 @@ class Placer:
         return len(self._target.cache.layers) if wave == len(self._load.wave_ends) - 1 else self._load.wave_ends[wave]
 
     def _place(self, layers: range) -> None:
+        tables, cache = self._target.tables, self._target.cache
         with torch.inference_mode():
             if self._target.kernel_target is not None:
                 self._launch(layers, self._target.kernel_target)
             for index, placement in enumerate(self._placements):
                 for layer in self._reference_layers(index, layers):
-                    place_layer(layer, placement, self._chunk(index), self._target.tables, self._target.cache)
+                    place_layer(layer, placement, self._chunk(index), tables, cache)
         self._placed = layers.stop
 
     def _prepare_batch(self) -> None:

@@ -137,9 +137,9 @@ class Nf4Products:
                     by_kernel[count] = False
 
 
-def _alike(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
+def _alike(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
     """True within rounding; false where one of them is not finite."""
-    return bool((got.float() - expected.float()).abs().max() <= _TOLERANCE[dtype] * expected.abs().max())
+    return bool((actual.float() - expected.float()).abs().max() <= _TOLERANCE[dtype] * expected.abs().max())
 
 
 def _agrees(device: torch.device, dtype: torch.dtype, count: int, biased: bool) -> bool:

@@ -10,7 +10,6 @@ import torch
 from desk_rag.kv.forward.sparse_attention import AttentionRecorder, QueryRows
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
-from desk_rag.kv.recompute.run import require_reordered
 from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
 
@@ -31,7 +30,6 @@ def question_attention(
     keys are left behind the chunks, where its own pass overwrites them. `decoder`: see `run_rows`.
     """
     plan = stitched.plan
-    require_reordered(plan)
     start, count = plan.next_position, len(question_ids)
     rows = QueryRows.of(model, np.arange(start, start + count))
     chunk_slots = slice(plan.prefix_tokens, plan.num_slots)

@@ -14,11 +14,10 @@ from itertools import chain
 
 import torch
 
-from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.sparse_attention import QueryRows
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
-from desk_rag.kv.positions import Positions, StitchPlan
+from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
@@ -64,8 +63,7 @@ def recompute(
 
     `chunk_token_ids` are the chunks' tokens in the plan's order, frames included. Afterwards the cache holds the
     context and the question, ready for decoding at position `next_position + len(question_ids)`. With layer-wise
-    loading, each layer waits only for its own chunks. `decoder`: see `run_rows`. Raises ConfigError for ablation
-    positions.
+    loading, each layer waits only for its own chunks. `decoder`: see `run_rows`.
     """
     plan, cache = stitched.plan, stitched.cache
     start = plan.next_position
@@ -74,7 +72,6 @@ def recompute(
         logits = model.forward(torch.tensor(list(question_ids), device=model.device), cache, start, logits=True)
         assert logits is not None
         return logits
-    require_reordered(plan)
     assert start + len(question_ids) <= tables.num_positions, "positions past the range the tables were built for"
     flat = flat_tokens(plan, chunk_token_ids)
     slots = [*selection.slots, *range(start, start + len(question_ids))]
@@ -84,15 +81,6 @@ def recompute(
     assert logits is not None
     cache.set_length(rows.total)
     return logits
-
-
-def require_reordered(plan: StitchPlan) -> None:
-    """Raise ConfigError for ablation positions, where the tokens before a token are not well defined."""
-    if plan.positions is not Positions.REORDERED:
-        raise ConfigError(
-            f"Chunk tokens cannot be recomputed at '{plan.positions.value}' positions, where chunks overlap.",
-            remedy="Use 'reordered' positions, or a recompute ratio of 0.",
-        )
 
 
 def flat_tokens(plan: StitchPlan, chunk_token_ids: Sequence[Sequence[int]]) -> list[int]:

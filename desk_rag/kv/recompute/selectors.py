@@ -18,7 +18,7 @@ from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.recompute import attention_scores, token_selection
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
-from desk_rag.kv.recompute.run import NOTHING, Selection, require_reordered
+from desk_rag.kv.recompute.run import NOTHING, Selection
 from desk_rag.kv.recompute.token_alignment import overlapping, token_spans
 from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
@@ -60,7 +60,7 @@ Selector = Callable[[SelectionContext, int], list[int]]
 def select(name: SelectorName, ratio: float, context: SelectionContext) -> Selection:
     """Select about `ratio` of the chunk tokens; 0 selects none and 1 all, by every selector.
 
-    Raises ConfigError for ablation positions and for an auxiliary selector without an auxiliary model.
+    Raises ConfigError for an auxiliary selector without an auxiliary model.
     """
     return select_by(_SELECTORS[name], ratio, context)
 
@@ -72,7 +72,6 @@ def select_by(selector: Selector, ratio: float, context: SelectionContext) -> Se
     budget = token_selection.budget_of(ratio, total)
     if not budget:
         return NOTHING
-    require_reordered(plan)
     if budget == total:
         return Selection.everything(plan)
     chosen = selector(context, budget)

@@ -75,10 +75,10 @@ def available() -> bool:
     codes[0] = 127
     scales = torch.arange(1.0, 41.0)
     try:
-        got = Int8Linear(codes, scales)(signs)
+        actual = Int8Linear(codes, scales)(signs)
     except (AttributeError, RuntimeError):  # a torch without the operator, or one that cannot do it here
         return False
-    return torch.allclose(got, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
+    return torch.allclose(actual, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
 
 
 def coded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,14 +10,12 @@ from desk_rag.model.memory.plan import (
     SMALL_MODEL,
     Device,
     MemoryPlan,
+    cache_bytes,
     forms_of,
     least_quantized,
     plan,
     weight_bytes,
 )
-
-CHARACTERS_PER_TOKEN = 4.0
-"""Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,8 @@ def fit(model: Installed, shape: Shape, machine: Machine) -> Fit:
     device = machine.device_for(shape.parameters)
     forms = forms_of(shape, device)
     chosen = least_quantized(shape, device, lazy_possible=shape.full_attention)
-    folder = int(machine.text_characters / CHARACTERS_PER_TOKEN * shape.kv_bytes_per_token)
+    embedded = model.source == "embedded"
+    folder = cache_bytes(machine.text_characters, shape.kv_bytes_per_token, embedded=embedded)
     return Fit(
         model=model,
         weights={form: weight_bytes(shape, form, device) for form in forms},

@@ -28,6 +28,14 @@ _WORK_SPACE = 300_000_000
 _CUDA_CONTEXT = 500_000_000
 _KEPT_SHARE, _MOST_KEPT = 0.25, 4 << 30
 
+CHARACTERS_PER_TOKEN = 4.0
+"""Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
+EMBEDDED_CHARACTERS_PER_TOKEN = 2.8
+"""The same for the embedded reader, whose vocabulary is small."""
+EMBEDDED_KV_BYTES_PER_TOKEN = 2560
+_STORED = 1.055
+"""Bytes of a cache on the drive for each byte of keys and values."""
+
 
 class ModelSizes(Protocol):
     """Numbers of a model that decide about its memory."""
@@ -58,6 +66,12 @@ class ModelSizes(Protocol):
     def int8_rows_bytes(self) -> int:
         """Bytes of the weights as a CPU holds them with int8 rows; 0 if they have no such form."""
         ...
+
+
+def cache_bytes(text_characters: int, kv_bytes_per_token: int, *, embedded: bool) -> int:
+    """Disk that the caches of a text take, about: tokens of a typical length, with the scales and headers of files."""
+    tokens = text_characters / (EMBEDDED_CHARACTERS_PER_TOKEN if embedded else CHARACTERS_PER_TOKEN)
+    return int(tokens * kv_bytes_per_token * _STORED)
 
 
 @dataclass(frozen=True, slots=True)

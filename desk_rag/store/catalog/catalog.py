@@ -82,17 +82,17 @@ class Catalog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def put(self, document: Document, chunks: Sequence[Chunk], found: FileStamp) -> Removed:
+    def put(self, document: Document, chunks: Sequence[Chunk], stamp: FileStamp) -> Removed:
         """Make `chunks` the content of the document's path, in one transaction, whatever was there before."""
         path = document.source.path
         with self._database.write() as connection:
             row, before = upsert(
-                connection, path, document.title, document.source.digest, found, FileState.INDEXED, document.note
+                connection, path, document.title, document.source.digest, stamp, FileState.INDEXED, document.note
             )
             connection.execute("DELETE FROM places WHERE document = ?", (row,))
             now: set[int] = set()
             for chunk in chunks:
-                chunk_row = put_chunk(connection, chunk, found.mtime_ns)
+                chunk_row = put_chunk(connection, chunk, stamp.mtime_ns)
                 now.add(chunk_row)
                 where = chunk.location
                 heading = storable(where.heading)
@@ -109,7 +109,7 @@ class Catalog:
         self._database.faults.forget(path)
         return removed
 
-    def rename(self, old: Path, new: Path, found: FileStamp) -> Removed:
+    def rename(self, old: Path, new: Path, stamp: FileStamp) -> Removed:
         """Give a document another path and stamp; what stood at the new path is replaced. No-op for an unknown path."""
         with self._database.write() as connection:
             row = row_of(connection, old)
@@ -120,7 +120,7 @@ class Catalog:
             removed = Removed() if old == new else remove(connection, [new])
             connection.execute(
                 "UPDATE documents SET path = ?, size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
-                (to_blob(new), found.size, found.mtime_ns, str(found.inode), found.parser, row),
+                (to_blob(new), stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, row),
             )
             put_name_of(connection, row, new)
             checksums.seal(connection, row)
@@ -139,21 +139,21 @@ class Catalog:
             self._database.faults.forget(path)
         return removed
 
-    def record(self, path: Path, state: FileState, reason: str, found: FileStamp | None) -> Removed:
+    def record(self, path: Path, state: FileState, reason: str, stamp: FileStamp | None) -> Removed:
         """Note what became of a file. A file that failed or was skipped has no content any more."""
         if state is FileState.REMOVED:
             return self.remove([path])
         with self._database.write() as connection:
             if state in KEEPS_CHUNKS:
                 known = row_of(connection, path)
-                if found is not None and known is not None and checksums.is_sealed(connection, known):
+                if stamp is not None and known is not None and checksums.is_sealed(connection, known):
                     connection.execute(
                         "UPDATE documents SET size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
-                        (found.size, found.mtime_ns, str(found.inode), found.parser, known),
+                        (stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, known),
                     )
                     checksums.seal(connection, known)
                 return Removed()
-            row, before = upsert(connection, path, "", "", found or NO_STAMP, state, reason)
+            row, before = upsert(connection, path, "", "", stamp or NO_STAMP, state, reason)
             connection.execute("DELETE FROM places WHERE document = ?", (row,))
             checksums.seal(connection, row, count=True)
             count_change(connection)

@@ -102,7 +102,7 @@ def upsert(
     path: Path,
     title: str,
     digest: str,
-    found: FileStamp,
+    stamp: FileStamp,
     state: FileState,
     reason: str,
 ) -> tuple[int, set[int]]:
@@ -117,7 +117,7 @@ def upsert(
         " digest = excluded.digest, size = excluded.size, mtime_ns = excluded.mtime_ns, inode = excluded.inode,"
         " parser = excluded.parser, state = excluded.state, reason = excluded.reason,"
         " indexed_at = excluded.indexed_at RETURNING id",
-        (to_blob(path), storable(title), digest, found.size, found.mtime_ns, str(found.inode), found.parser)
+        (to_blob(path), storable(title), digest, stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser)
         + (state.value, storable(reason), time.time()),
     ).fetchone()[0]
     if state is FileState.INDEXED:

@@ -114,7 +114,7 @@ def estimate(
     else:
         share = min(1.0, limit_bytes / max(1, size))
         sentence += f"; {share:.0%} of them fit: the most recent first, then those used a second time."
-    if seconds is not None:
+    if seconds is not None and seconds >= 1:
         sentence += f" Making them takes about {_duration(seconds)} of idle time."
     return Estimate(size, limit_bytes, seconds, sentence)
 

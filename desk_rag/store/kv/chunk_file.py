@@ -13,15 +13,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from desk_rag.errors import CorruptKV
-from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
+from desk_rag.kv.payload import DTYPES, as_quantized
+from desk_rag.kv.types import KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import READ_BINARY, read_at, replacing, write_all
 from desk_rag.store.kv import header as kv_header
 from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape
-from desk_rag.store.kv.header import read_header as read_header
 
-_DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int8: "I8"}
-_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 Bytes = NDArray[np.uint8]
 
@@ -83,8 +82,7 @@ def read(path: Path, key: KVKey) -> QuantizedKV:
     Raises FileNotFoundError for a miss; CorruptKV or UnknownFormat for a file that must not be used.
     """
     header, content = _read_checked(path, (str(key.namespace), str(key.tokens)))
-    data = torch.from_numpy(content)
-    return QuantizedKV(tuple(layer for group in header.groups for layer in layers_of(group, data)))
+    return as_quantized(header, torch.from_numpy(content))
 
 
 def image_of(path: Path, name: tuple[str, str], chunk_ids: Sequence[str]) -> KVImage:
@@ -107,36 +105,12 @@ def _read_checked(path: Path, name: tuple[str, str]) -> tuple[KVHeader, Bytes]:
         os.close(descriptor)
     length = kv_header.header_length(buffer[:8].tobytes(), size, str(path))
     header = kv_header.decode(buffer[:length].tobytes(), size, str(path))
-    check_identity(header, name, path)
+    kv_header.check_identity(header, name, path)
     content = buffer[length:]
     for group in header.groups:
-        check_group(group, content[group.start : group.end], path)
+        digest = xxhash.xxh3_64_hexdigest(content[group.start : group.end].data)
+        kv_header.check_group(group, digest, path)
     return header, content
-
-
-def check_identity(header: KVHeader, name: tuple[str, str], path: Path) -> None:
-    """Raise CorruptKV unless the file has this namespace and token hash, which a swapped or moved file has not."""
-    if (header.namespace, header.tokens) != name:
-        raise CorruptKV(f"{path} holds the KV of another chunk or model.")
-
-
-def check_group(group: LayerGroup, content: Bytes, path: Path) -> None:
-    """Raise CorruptKV unless `content` (uint8, the group's bytes with its pad) has the checksum in the header."""
-    if xxhash.xxh3_64_hexdigest(content.data) != group.checksum:
-        last = group.first_layer + group.num_layers - 1
-        raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
-
-
-def layers_of(group: LayerGroup, data: torch.Tensor) -> list[LayerKV]:
-    """Return the group's layers as views of `data` (uint8, everything after the header)."""
-    tensors = {
-        slot.part: data[slot.start : slot.end].view(_DTYPES[slot.dtype]).view(slot.shape) for slot in group.slots
-    }
-    layers: list[LayerKV] = []
-    for index in range(group.num_layers):
-        parts = {part: tensor[index] for part, tensor in tensors.items()}
-        layers.append(Int8Layer(**parts) if group.layer.kind == kv_header.INT8 else RawLayer(**parts))
-    return layers
 
 
 def _shape(layer: LayerKV) -> LayerShape:
@@ -157,7 +131,7 @@ def _group_bytes(group: LayerGroup, layers: Sequence[LayerKV]) -> list[Bytes]:
     for slot in group.slots:
         for layer in layers:
             tensor: torch.Tensor = getattr(layer, slot.part)
-            assert tensor.dtype == _DTYPES[slot.dtype]
+            assert tensor.dtype == DTYPES[slot.dtype]
             flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             views.append(flat.numpy())
     if group.pad:

@@ -235,8 +235,7 @@ def _metadata(header: KVHeader) -> dict[str, str]:
 def check_content(path: Path, name: tuple[str, str]) -> None:
     """Read a KV file through and raise CorruptKV or UnknownFormat unless every byte of it is right."""
     header = read_header(path)
-    if (header.namespace, header.tokens) != name:
-        raise CorruptKV(f"{path} holds the KV of another chunk or model.")
+    check_identity(header, name, path)
     with path.open("rb") as file:
         file.seek(header.data_start)
         for group in header.groups:
@@ -245,9 +244,20 @@ def check_content(path: Path, name: tuple[str, str]) -> None:
             while left and (block := file.read(min(left, _READ_AT_ONCE))):
                 digest.update(block)
                 left -= len(block)
-            if digest.hexdigest() != group.checksum:
-                last = group.first_layer + group.num_layers - 1
-                raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
+            check_group(group, digest.hexdigest(), path)
+
+
+def check_identity(header: KVHeader, name: tuple[str, str], path: Path) -> None:
+    """Raise CorruptKV unless the file has this namespace and token hash, which a swapped or moved file has not."""
+    if (header.namespace, header.tokens) != name:
+        raise CorruptKV(f"{path} holds the KV of another chunk or model.")
+
+
+def check_group(group: LayerGroup, digest: str, path: Path) -> None:
+    """Raise CorruptKV unless `digest`, of the group's bytes with its pad, is the checksum in the header."""
+    if digest != group.checksum:
+        last = group.first_layer + group.num_layers - 1
+        raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
 
 
 def _tensors(groups: Sequence[LayerGroup]) -> dict[str, object]:

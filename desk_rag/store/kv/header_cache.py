@@ -11,7 +11,7 @@ from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.loading.file_io import Identity, identity_of
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.types import KVKey
-from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 from desk_rag.store.kv.header import KVHeader
 from desk_rag.store.layout import BLOCK, start_readahead
 
@@ -59,12 +59,12 @@ class HeaderCache:
                 self._known.move_to_end(identity)
         try:
             if header is None:
-                header = chunk_file.read_header(path)
+                header = kv_header.read_header(path)
                 with self._lock:
                     self._known[identity] = header
                     while len(self._known) > self._max_headers:
                         self._known.popitem(last=False)
-            chunk_file.check_identity(header, (str(key.namespace), str(key.tokens)), path)
+            kv_header.check_identity(header, (str(key.namespace), str(key.tokens)), path)
         except FileNotFoundError:
             return None
         except (CorruptKV, UnknownFormat, OSError) as error:

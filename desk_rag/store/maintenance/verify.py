@@ -87,15 +87,15 @@ class Verification:
         entries = [entry for entry in self._layout.scan() if not entry.aside] if in_place else []
         foreign = set(foreign_files(self._layout.root, self._layout.kv_dir if in_place else None))
         entries = [entry for entry in entries if entry.path not in foreign]
-        checked = [found for found in entries if found.path in known and _in_subset(found.path, subset)]
-        unread = {found.path for found in entries} - {found.path for found in checked}
+        checked = [kv_entry for kv_entry in entries if kv_entry.path in known and _in_subset(kv_entry.path, subset)]
+        unread = {kv_entry.path for kv_entry in entries} - {kv_entry.path for kv_entry in checked}
         suspects = []
-        for number, found in enumerate(entries):
+        for number, kv_entry in enumerate(entries):
             progress(number, len(entries))
-            if self._fault(found.path, known.get(found.path), unread):
-                suspects.append(found.path)
+            if self._fault(kv_entry.path, known.get(kv_entry.path), unread):
+                suspects.append(kv_entry.path)
         progress(len(entries), len(entries))
-        suspects += known.keys() - {found.path for found in entries}
+        suspects += known.keys() - {kv_entry.path for kv_entry in entries}
         with changing:
             known = known and self._known()
             for path in suspects:

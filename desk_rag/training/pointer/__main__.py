@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from desk_rag.answering.evidence.span_model import adapter_tensors
 from desk_rag.answering.evidence.span_scorer import FILE
 from desk_rag.errors import ConfigError, told_to_user
 from desk_rag.retrieval.embedding import embedded_dir
 from desk_rag.sanitize import clean
 from desk_rag.training.pointer.loading import load_start
+from desk_rag.training.pointer.low_rank import adapter_tensors
 from desk_rag.training.pointer.material import material
 from desk_rag.training.pointer.rows import Batches
 from desk_rag.training.pointer.scoring import score

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from desk_rag.answering.evidence.span_model import SpanModel, add_adapters
+from desk_rag.answering.evidence.span_model import SpanModel
 from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.training.pointer.low_rank import add_adapters
 from desk_rag.training.pointer.rows import Batch
 
 _WORKERS = 4

@@ -354,9 +354,9 @@ def test_a_closed_quote_with_odd_marks_is_kept_when_the_user_stopped(rest: str) 
 
 def stopped(text: str) -> ParsedAnswer:
     parser = AnswerParser(SOURCES)
-    told = parser.feed(text)
+    events = parser.feed(text)
     answer = parser.finish(stopped=True)
-    told += answer.events
-    assert "".join(event.text for event in told if isinstance(event, AnswerText)) == answer.text
-    assert tuple(event.citation for event in told if isinstance(event, Evidence)) == answer.citations
+    events += answer.events
+    assert "".join(event.text for event in events if isinstance(event, AnswerText)) == answer.text
+    assert tuple(event.citation for event in events if isinstance(event, Evidence)) == answer.citations
     return answer

@@ -73,8 +73,8 @@ class Known:
         firsts, lasts = [begin for begin, _ in pieces], [end for _, end in pieces]
         scores = torch.full((len(pieces), len(pieces)), -torch.inf)
         for unit in quotable(text):
-            told = {span: score for span, score in self._spans.items() if span in unit}
-            for span, score in (told or {unit: self._worths.get(unit, 0.0)}).items():
+            scores_by_span = {span: score for span, score in self._spans.items() if span in unit}
+            for span, score in (scores_by_span or {unit: self._worths.get(unit, 0.0)}).items():
                 begin = text.index(unit) + unit.index(span)
                 scores[firsts.index(begin), lasts.index(begin + len(span))] = score
         return SpanScores([_Window(pieces, scores)])
@@ -184,8 +184,8 @@ def test_the_cache_is_left_as_token_by_token_decoding_leaves_it(
     for place, token in enumerate(read):
         expected = other.run.forward([token], other.start + place)
     end = asked.start + len(read)
-    told, wanted = log_probabilities(laid.logits), log_probabilities(expected)
-    torch.testing.assert_close(told, wanted, atol=0.05, rtol=0.01)
+    own_log_probs, wanted = log_probabilities(laid.logits), log_probabilities(expected)
+    torch.testing.assert_close(own_log_probs, wanted, atol=0.05, rtol=0.01)
     probe = reader.prompt.quote_ids("1,740 crowns")
     torch.testing.assert_close(asked.run.forward(probe, end), other.run.forward(probe, end), atol=0.05, rtol=0.01)
 
@@ -193,8 +193,8 @@ def test_the_cache_is_left_as_token_by_token_decoding_leaves_it(
 def test_every_kind_of_cache_gives_the_same_words(reader: LanguageModel, pointer: SpanScorer) -> None:
     chooser = EvidenceSelector(reader.prompt, pointer)
     for question, words in ((DEPOSIT, f"{QUOTE}1,740 crowns"), (BOILER, None), ("When were the windows fitted?", None)):
-        told = {said(reader, over(reader, question).choose(chooser, question)) for over in KINDS}
-        assert len(told) == 1 and words in (None, *told)
+        quotes = {said(reader, over(reader, question).choose(chooser, question)) for over in KINDS}
+        assert len(quotes) == 1 and words in (None, *quotes)
 
 
 @pytest.mark.gpu
@@ -203,8 +203,8 @@ def test_recorded_passes_choose_alike(pointer: SpanScorer) -> None:
     on_gpu = load_span_scorer(embedding.load_embedder(ModelSettings(device="cuda")))
     for thinks in (pointer, on_gpu):
         chooser = EvidenceSelector(model.prompt, thinks, SelectionConfig(lookahead=EVERYWHERE))
-        told = {said(model, over(model, DEPOSIT).choose(chooser, DEPOSIT)) for over in KINDS}
-        assert told == {f"{QUOTE}1,740 crowns"}
+        quotes = {said(model, over(model, DEPOSIT).choose(chooser, DEPOSIT)) for over in KINDS}
+        assert quotes == {f"{QUOTE}1,740 crowns"}
 
 
 # The rule, on logits and worths of our making ----------------------------------------------------------------------
@@ -225,8 +225,8 @@ class Scripted(ScriptedPass):
 
     def _heights(self, ids: tuple[int, ...]) -> Mapping[int, float]:
         text = self._prompt.decode(ids)
-        told = self._favours.get(text, self._behind if text.endswith("\n") else {})
-        return {self._first(words): height for words, height in told.items()}
+        logits_by_token = self._favours.get(text, self._behind if text.endswith("\n") else {})
+        return {self._first(words): height for words, height in logits_by_token.items()}
 
     def _first(self, words: str) -> int:
         if words == STOP:
@@ -286,10 +286,10 @@ def test_the_pointer_reads_every_different_chunk_once(reader: LanguageModel) -> 
     near, far, none = f"{ALE} {ANT}", f"{CAT}\nA dog barks.", "Prices"
     for worth, chosen in ((2.0, ALE), (9.0, CAT)):
         pointer = Known({CAT: worth})
-        told = Scripted(reader, {'"': {"The": 20.0, "A": 13.0}}).lay(
+        selected = Scripted(reader, {'"': {"The": 20.0, "A": 13.0}}).lay(
             pointer, SelectionConfig(lookahead=NOWHERE), (near, far, none, near)
         )
-        assert told == quoted(chosen) and pointer.asked == [near, far, none]
+        assert selected == quoted(chosen) and pointer.asked == [near, far, none]
 
 
 def test_tokens_that_hold_the_first_word_compete_with_the_mark_alone(reader: LanguageModel) -> None:
@@ -320,8 +320,8 @@ def test_a_sentence_of_two_chunks_is_worth_what_it_is_in_the_better_one(
             return Known(spans={"purrs": second, "ale": 3.0})._field(text)
 
     run = Scripted(reader, {}, {})
-    told = run.lay(Unlike(), SelectionConfig(), (f"One animal.\n{CAT}", f"Two animals.\n{CAT}\n{ALE}"))
-    assert told == f"{quoted(CAT)}{'cat' if first else 'purrs'}{STOP}"
+    selected = run.lay(Unlike(), SelectionConfig(), (f"One animal.\n{CAT}", f"Two animals.\n{CAT}\n{ALE}"))
+    assert selected == f"{quoted(CAT)}{'cat' if first else 'purrs'}{STOP}"
 
 
 @pytest.mark.parametrize("lines", [("most_hours = 60", "hours = 6"), ("hours = 6", "most_hours = 60")], ids=str)
@@ -351,8 +351,8 @@ SPANS = {"Harwick": 1.0, "noon": 0.0}
 @pytest.mark.parametrize(("height", "chosen"), [(0.0, "Harwick"), (2.9, "Harwick"), (3.1, "noon")])
 def test_spans_are_weighed_as_sentences_are(reader: LanguageModel, height: float, chosen: str) -> None:
     run = Scripted(reader, {quoted(FERRY): {"noon": height}})
-    told = run.lay(Known(spans=SPANS), SelectionConfig(span_weight=3.0, lookahead=NOWHERE), (FERRY,))
-    assert told == f"{quoted(FERRY)}{chosen}{STOP}"
+    selected = run.lay(Known(spans=SPANS), SelectionConfig(span_weight=3.0, lookahead=NOWHERE), (FERRY,))
+    assert selected == f"{quoted(FERRY)}{chosen}{STOP}"
 
 
 def test_close_spans_are_looked_into(reader: LanguageModel) -> None:
@@ -360,12 +360,12 @@ def test_close_spans_are_looked_into(reader: LanguageModel) -> None:
     favours = {quoted(FERRY): {"Harwick": 1.0}, quoted(FERRY) + "noon": {STOP: 9.0}}
     for ahead, chosen in ((0, "Harwick"), (5, "noon")):
         run = Scripted(reader, favours)
-        told = run.lay(
+        selected = run.lay(
             Known(spans={"Harwick": 0.0, "noon": 0.0}),
             SelectionConfig(lookahead=LookaheadConfig(num_tokens=ahead)),
             (FERRY,),
         )
-        assert told == f"{quoted(FERRY)}{chosen}{STOP}"
+        assert selected == f"{quoted(FERRY)}{chosen}{STOP}"
         assert any(text.startswith(begun) for text in run.looked_into()) == bool(ahead)
 
 
@@ -380,8 +380,8 @@ def test_words_that_stand_twice_count_as_where_they_are_worth_most(reader: Langu
                 scores[place, place] = score
             return SpanScores([_Window(pieces, scores)])
 
-    told = Scripted(reader, {}, {}).lay(Twice(), SelectionConfig(lookahead=NOWHERE), (text,))
-    assert told == f"{quoted(text)}noon{STOP}"
+    selected = Scripted(reader, {}, {}).lay(Twice(), SelectionConfig(lookahead=NOWHERE), (text,))
+    assert selected == f"{quoted(text)}noon{STOP}"
 
 
 @pytest.mark.parametrize(("end", "on", "chosen"), [(9.0, 5.0, "Falk"), (5.0, 9.0, "Falk & Sons")])
@@ -408,12 +408,12 @@ def test_one_quote_is_enough(reader: LanguageModel, behind: str) -> None:
 def test_a_long_unit_is_only_begun_and_nothing_is_laid_behind_it(reader: LanguageModel) -> None:
     for count, whole in ((60, True), (61, False)):
         long = " ".join(f"word{number}" for number in range(count))
-        told = Scripted(reader, {}, {}).lay(Known({long: 9.0}), SelectionConfig(), (f"{long}\n{CAT}",), 2000)
-        assert told is not None
+        selected = Scripted(reader, {}, {}).lay(Known({long: 9.0}), SelectionConfig(), (f"{long}\n{CAT}",), 2000)
+        assert selected is not None
         if whole:
-            assert told == f"{quoted(long)}{long}{STOP}"
+            assert selected == f"{quoted(long)}{long}{STOP}"
         else:
-            assert f'"{long}'.startswith(told) and 5 < len(told.split()) < 20
+            assert f'"{long}'.startswith(selected) and 5 < len(selected.split()) < 20
 
 
 def test_what_is_laid_is_cut_to_its_room(reader: LanguageModel) -> None:
@@ -424,8 +424,8 @@ def test_what_is_laid_is_cut_to_its_room(reader: LanguageModel) -> None:
     favours = {quoted(number) + "0417 301": {" ": 9.0}, quoted(number) + "0417": {" ": 9.0}}
     for room in range(2, len(whole) + 2):
         run = Scripted(reader, favours, {})
-        told = run.lay(pointer, SelectionConfig(), (number,), room)
-        assert told == reader.prompt.decode(whole[:room]) + (STOP if room >= len(whole) else "")
+        selected = run.lay(pointer, SelectionConfig(), (number,), room)
+        assert selected == reader.prompt.decode(whole[:room]) + (STOP if room >= len(whole) else "")
         assert run.ids == whole[: min(room, len(whole) - 1)]
 
 
@@ -458,8 +458,8 @@ def test_long_sentences_that_begin_alike_are_told_apart(reader: LanguageModel) -
     head = "This agreement is made between the traders named above and the client named below and provides that the"
     first, second = (f"{head} {kind} {' and'.join([' so forth'] * 50)}." for kind in ("fee", "deposit"))
     for chosen, kind in ((first, "fee"), (second, "deposit")):
-        told = Scripted(reader, {}, {}).lay(Known({chosen: 9.0}), SelectionConfig(), (f"{first}\n{second}",), 2000)
-        assert told is not None and told.rstrip().endswith(f"the {kind}") and STOP not in told
+        quoted = Scripted(reader, {}, {}).lay(Known({chosen: 9.0}), SelectionConfig(), (f"{first}\n{second}",), 2000)
+        assert quoted is not None and quoted.rstrip().endswith(f"the {kind}") and STOP not in quoted
 
 
 @pytest.mark.parametrize(("worth", "chosen"), [(-3.0, ANT), (-9.0, BEE)])
@@ -518,14 +518,14 @@ def test_the_limit_holds_within_quote_and_answer(reader: LanguageModel, pointer:
     chooser, quote = EvidenceSelector(reader.prompt, pointer), reader.prompt.quote_ids(QUOTE.strip('"\n'))
     whole = [*quote, *reader.prompt.answer_ids("1,740 crowns")]
     for limit in (len(quote) - 1, len(quote), len(quote) + 1, len(whole) - 1, len(whole)):
-        told = tokens(reader, chooser, limit)
-        assert "".join(token.text for token in told) == reader.prompt.decode(whole[:limit])
-        assert sum(token.count for token in told) == limit
+        token_ids = tokens(reader, chooser, limit)
+        assert "".join(token.text for token in token_ids) == reader.prompt.decode(whole[:limit])
+        assert sum(token.count for token in token_ids) == limit
     units = [unit for text in TEXTS for unit in quotable(text)]
     for limit in (1, 2, 9):  # so early that other sentences begin alike
-        told = tokens(reader, chooser, limit)
-        assert sum(token.count for token in told) == limit
-        assert any(quoted(unit).startswith("".join(token.text for token in told)) for unit in units)
+        token_ids = tokens(reader, chooser, limit)
+        assert sum(token.count for token in token_ids) == limit
+        assert any(quoted(unit).startswith("".join(token.text for token in token_ids)) for unit in units)
 
 
 def test_stop_is_asked_before_what_is_laid_and_behind_a_quote(reader: LanguageModel, pointer: SpanScorer) -> None:

@@ -13,18 +13,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.int4 import rounded
 from desk_rag.answering.evidence.span_batch import SpanBatch
 from desk_rag.answering.evidence.span_model import (
     MOST_PIECES,
-    LowRankUpdate,
     SpanHead,
     SpanModel,
-    adapter_tensors,
-    add_adapters,
     apply_adapter,
     linear_layers,
 )
+from desk_rag.training.pointer.int4 import rounded
+from desk_rag.training.pointer.low_rank import LowRankUpdate, adapter_tensors, add_adapters
 
 WIDTH, RANK = 16, 3
 
@@ -104,8 +102,8 @@ def test_the_head_counts_in_fp32_whatever_goes_on_around_it() -> None:
     inside = torch.ones(1, 9, dtype=torch.bool)
     expected = head(states.float(), inside)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = head(states, inside)
-    assert found.dtype == torch.float32 and torch.equal(found, expected)
+        scores = head(states, inside)
+    assert scores.dtype == torch.float32 and torch.equal(scores, expected)
 
 
 @torch.inference_mode()
@@ -129,11 +127,11 @@ def test_the_network_is_the_transformer_and_the_head(net: SpanModel) -> None:
 
 
 def test_every_linear_layer_of_the_blocks_is_named_and_nothing_else(net: SpanModel) -> None:
-    found = linear_layers(net.bert)
+    linear_by_name = linear_layers(net.bert)
     parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
     names = {f"encoder.layer.{n}.{part}" for n in (0, 1) for part in (*parts, "intermediate.dense", "output.dense")}
-    assert set(found) == names
-    assert all(net.bert.get_submodule(name) is linear for name, linear in found.items())
+    assert set(linear_by_name) == names
+    assert all(net.bert.get_submodule(name) is linear for name, linear in linear_by_name.items())
 
 
 @torch.no_grad()

@@ -169,10 +169,10 @@ def by_hand(windows: Sequence[_Window], begin: int, end: int) -> tuple[float, li
     """Worth, and all spans between two characters, best first."""
     worth, best = -math.inf, dict[tuple[int, int], float]()
     for window in windows:
-        found = [(a, b, score) for a, b, score in scores(window) if begin <= a and b <= end]
-        if found:
-            worth = max(worth, math.log(sum(math.exp(score) for _, _, score in found)))
-        for a, b, score in found:
+        inner_scores = [(a, b, score) for a, b, score in scores(window) if begin <= a and b <= end]
+        if inner_scores:
+            worth = max(worth, math.log(sum(math.exp(score) for _, _, score in inner_scores)))
+        for a, b, score in inner_scores:
             best[a, b] = max(score, best.get((a, b), -math.inf))
     return worth, sorted(((a, b, score) for (a, b), score in best.items()), key=lambda span: -span[2])
 
@@ -202,10 +202,10 @@ def test_where_no_piece_is_nothing_is_worth_anything(windows: list[_Window], beg
 
 
 def test_best_gives_no_span_twice_and_none_that_is_none(windows: list[_Window]) -> None:
-    found = SpanScores(windows).best(0, 34, 1000)
-    places = [(span.begin, span.end) for span in found]
+    best_spans = SpanScores(windows).best(0, 34, 1000)
+    places = [(span.begin, span.end) for span in best_spans]
     assert len(set(places)) == len(places) == 4 * 7 - 6 + 4 * 7 - 6 - 10  # 10 spans are in both windows
-    assert all(span.score > -math.inf and span.begin < span.end for span in found)
+    assert all(span.score > -math.inf and span.begin < span.end for span in best_spans)
     assert SpanScores(windows).best(0, 34, 0) == [] and SpanScores([]).best(0, 34, 3) == []
     assert SpanScores([]).log_odds(0, 34) == -math.inf
 

@@ -77,13 +77,20 @@ def test_a_quote_is_judged_where_it_is_worth_most(embedder: Embedder) -> None:
     pointer = load_span_scorer(embedder)
     question, line = "How long is the pause of the pump in hours?", "pause_hours = 6"
     text = f"[valve]\nlongest_{line}0\n[pump]\n{line}"
-    at = text.rindex(line)
+    line_start = text.rindex(line)
     (field,) = pointer.read(question, [text])
-    assert field.log_odds(at, at + len(line)) > field.log_odds(text.index(line), text.index(line) + len(line))
+    assert field.log_odds(line_start, line_start + len(line)) > field.log_odds(
+        text.index(line), text.index(line) + len(line)
+    )
     support = verify_answer(question, [cite(1, line)], [], [source(1, text)], embedder, 0.01, pointer)
     similarity = float(embedder.embed_question(question) @ embedder.embed_chunks([line])[0])
     assert support == verify_evidence(
-        question, line, text, similarity=similarity, refusal=0.01, span_score=field.log_odds(at, at + len(line))
+        question,
+        line,
+        text,
+        similarity=similarity,
+        refusal=0.01,
+        span_score=field.log_odds(line_start, line_start + len(line)),
     )
 
 
@@ -142,9 +149,9 @@ REPAIRS = "Repairs of the house › Boiler room\n" + BOILER
 def test_a_title_is_hardly_evidence(title: str, heading: str, quote: str, counts: bool) -> None:
     titled = replace(source(1, REPAIRS), title=title, location=Location(heading))
     question = "Who made repairs of the house?"
-    found = verify_answer(question, [cite(1, quote)], [], [titled], None, 0.01).probability
+    probability = verify_answer(question, [cite(1, quote)], [], [titled], None, 0.01).probability
     plain = verify_evidence(question, quote, REPAIRS, similarity=None, refusal=0.01).probability
-    assert found == plain if counts else found < plain - 0.2
+    assert probability == plain if counts else probability < plain - 0.2
 
 
 def test_a_title_counts_beside_a_sentence_and_where_it_is_one() -> None:
@@ -203,5 +210,5 @@ def test_coverage(question: str, text: str, share: float) -> None:
 def test_a_title_that_is_the_text_is_evidence(text: str) -> None:
     quote = text.partition("\n")[0]
     titled = replace(source(1, text), title=quote, location=Location(""))
-    found = verify_answer("What is the wifi of the guests?", [cite(1, quote)], [], [titled], None, 0.01)
-    assert found == verify_evidence("What is the wifi of the guests?", quote, text, similarity=None, refusal=0.01)
+    verdict = verify_answer("What is the wifi of the guests?", [cite(1, quote)], [], [titled], None, 0.01)
+    assert verdict == verify_evidence("What is the wifi of the guests?", quote, text, similarity=None, refusal=0.01)

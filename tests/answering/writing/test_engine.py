@@ -51,8 +51,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, chat_prompt: PromptFormat) -
     from desk_rag.model.loading import wrap
 
     model = wrap(model_class(config), chat_prompt, name="tiny-chat", directory=None)
-    made = make_world(tmp_path_factory.mktemp("world"), "cpu", model)
-    return dataclasses.replace(made, embedder=embedding.load_embedder(ModelSettings(device="cpu")))
+    written_world = make_world(tmp_path_factory.mktemp("world"), "cpu", model)
+    return dataclasses.replace(written_world, embedder=embedding.load_embedder(ModelSettings(device="cpu")))
 
 
 @contextmanager

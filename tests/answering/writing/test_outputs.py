@@ -445,10 +445,10 @@ _LETTERS = {Support.SUPPORTED: "S", Support.UNSUPPORTED: "U", Support.UNCHECKED:
 def test_what_is_shown(name: str, judges: tuple[Embedder, SpanScorer]) -> None:
     case = CASES[name]
     screen, answer, events = shown(case, judges)
-    told = [
+    supports = [
         (answer.text[each.start : each.end], each.support.value, each.reason, each.score) for each in answer.sentences
     ]
-    assert "".join(_LETTERS[each.support] for each in answer.sentences) == case.states, told
+    assert "".join(_LETTERS[each.support] for each in answer.sentences) == case.states, supports
     assert answer.found is case.found
     answered = screen.partition("\n-- ")[0]
     assert not [text for text in case.shown if text not in answered], screen

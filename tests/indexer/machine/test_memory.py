@@ -24,6 +24,6 @@ print(given, (before - me.memory_info().rss) // 2**20, len(kept), len(pins))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
 def test_memory_between_live_blocks_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
-    given, megabytes, *_ = done.stdout.split()
-    assert given == "True"
+    returned, megabytes, *_ = done.stdout.split()
+    assert returned == "True"
     assert int(megabytes) > 100

@@ -54,10 +54,10 @@ def test_a_code_that_is_lost_makes_the_coding_finer_although_the_scores_are_good
     reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real scores and answers; only in the first coding one code is taken for lost."""
-    found, asked = _GroupRun.finds_needle, list[bool]()
+    finds_needle, asked = _GroupRun.finds_needle, list[bool]()
 
     def one_lost(run: _GroupRun, chunks: Sequence[QuantizedKV]) -> bool:
-        asked.append(found(run, chunks))
+        asked.append(finds_needle(run, chunks))
         return asked[-1] and len(asked) != 1
 
     monkeypatch.setattr(_GroupRun, "finds_needle", one_lost)

@@ -50,12 +50,12 @@ def both(model: LanguageModel, context: int) -> tuple[list[torch.Tensor], list[t
     """Logits and slabs after every token, by the step and by the model's own pass."""
     cache, step = made(model, context + len(TOKENS))
     outputs: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-    for run, told in zip((ModelPass(model, cache, step), ModelPass(model, cache)), outputs, strict=True):
+    for run, tensors in zip((ModelPass(model, cache, step), ModelPass(model, cache)), outputs, strict=True):
         filled(cache, context)
         for place, token_id in enumerate(TOKENS):
-            told.append(run.forward([token_id], context + place).clone())
+            tensors.append(run.forward([token_id], context + place).clone())
         assert cache.get_seq_length() == context + len(TOKENS)
-        told += [slab.clone() for layer in cache.layers for slab in (layer.key_slab, layer.value_slab)]
+        tensors += [slab.clone() for layer in cache.layers for slab in (layer.key_slab, layer.value_slab)]
     return outputs
 
 

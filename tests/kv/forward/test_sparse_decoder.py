@@ -221,9 +221,9 @@ def test_nothing_is_computed_that_nobody_reads() -> None:
 def test_chunks_may_arrive_layer_by_layer(name: str) -> None:
     """A layer attends to whatever a hook in front of it put into the slabs."""
     model = build_model(BY_NAME[name])
-    there, late = stitched_case(model), stitched_case(model)
-    seen = question_attention(model, there.stitched, there.question_ids, [0, 1])
-    expected = run(there)
+    early, late = stitched_case(model), stitched_case(model)
+    seen = question_attention(model, early.stitched, early.question_ids, [0, 1])
+    expected = run(early)
     arrived: list[int] = []
     source = stitched_case(model)
 

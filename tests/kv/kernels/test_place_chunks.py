@@ -30,6 +30,7 @@ from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, TokenHash
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 UNTOUCHED = 777.0
@@ -316,7 +317,7 @@ def test_a_placer_goes_on_with_what_stands_in_for_a_lost_chunk(
 def test_layers_of_different_shapes_have_no_layout(tmp_path: Path) -> None:
     """The kernel follows one shape for all of them."""
     files, _ = written(tmp_path, raw_layer=2)
-    header = chunk_file.read_header(files[2].path)
+    header = kv_header.read_header(files[2].path)
     first, *others = header.groups
     assert others, "a raw layer is a group of its own"
     slots = tuple(
@@ -336,7 +337,7 @@ def written(folder: Path, raw_layer: int) -> tuple[list[ChunkFile], list[torch.T
         key = KVKey(Namespace(f"{1:032x}"), TokenHash(f"{number:032x}"))
         path = folder / f"{number}.safetensors"
         chunk_file.write(path, chunk_file.prepare(key, quantize(kv, scheme), ["c"], 0.1))
-        files.append(ChunkFile(path, chunk_file.read_header(path)))
+        files.append(ChunkFile(path, kv_header.read_header(path)))
         content = path.read_bytes()[files[-1].header.data_start :]
         payloads.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).to(DEVICE))
     return files, payloads

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from desk_rag.bench.baselines.positions import Overlapping, overlapping_plan
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.lazy import reference
 from desk_rag.kv.lazy.cache import LazyCache, arriving, supports
 from desk_rag.kv.lazy.reference import LazyContext, attend
 from desk_rag.kv.lazy.tiles import MOST_TOKENS, TokenRun, pack_shares
-from desk_rag.kv.positions import Placement, Positions, plan
+from desk_rag.kv.positions import Placement, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import RotaryTables, build_tables
@@ -389,7 +390,7 @@ def test_composite_positions_are_served_too() -> None:
     ids = [model.prompt.chunk_ids(text) for text in TEXTS]
     chunks = [quantize(prefill_chunk(model, prefix, chunk), QuantScheme.uniform(3)) for chunk in ids]
     question = torch.tensor(model.prompt.question_ids("When is rent due?"), device=DEVICE)
-    where = plan(prefix.num_tokens, [len(chunk) for chunk in ids], Positions.COMPOSITE)
+    where = overlapping_plan(model, prefix.num_tokens, [len(chunk) for chunk in ids], Overlapping.COMPOSITE)
     tables = build_tables(model, where.next_position + len(question))
     cache = SlabCache(model, where.num_slots + len(question))
     stitch(model, where, prefix, chunks, tables, cache)

@@ -36,8 +36,8 @@ def test_a_fast_drive_loads_everything() -> None:
 
 def test_a_slow_drive_and_the_model_share_the_chunks_so_that_both_end_together() -> None:
     stored = chunks(8)
-    anew = to_prefill(stored, replace(DESKTOP, drive_bytes_per_second=MIB / 0.11))  # as slow as prefill
-    assert len(anew) == 4
+    prefilled = to_prefill(stored, replace(DESKTOP, drive_bytes_per_second=MIB / 0.11))  # as slow as prefill
+    assert len(prefilled) == 4
     assert len(to_prefill(stored, SLOW_DRIVE)) == 8, "one chunk takes a second to read and 0.11 to prefill"
     halves = [seconds(stored, frozenset(range(count)), SLOW_DRIVE) for count in range(9)]
     assert min(halves) == halves[8]
@@ -69,11 +69,11 @@ def test_the_choice_is_never_slower_than_loading_or_prefilling_everything(number
         StoredChunk(rng.randrange(20, 400), rng.randrange(10_000, 4 * MIB), rng.choice(list(Tier))) for _ in range(9)
     ]
     rates = Rates(*(10 ** rng.uniform(low, low + 3) for low in (-5, 6, 8, -4, 2)))
-    anew = to_prefill(stored, rates)
+    prefilled = to_prefill(stored, rates)
     everything = frozenset(index for index, chunk in enumerate(stored) if chunk.tier is not Tier.DEVICE)
-    assert seconds(stored, anew, rates) <= rates.loading(stored)
-    if anew:
-        assert seconds(stored, anew, rates) <= seconds(stored, everything, rates)
+    assert seconds(stored, prefilled, rates) <= rates.loading(stored)
+    if prefilled:
+        assert seconds(stored, prefilled, rates) <= seconds(stored, everything, rates)
 
 
 def test_a_cache_pays_if_reading_it_is_faster() -> None:

@@ -30,6 +30,7 @@ from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, RawLayer, TokenHash
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 from tests.models import FAMILIES, build_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,7 +42,7 @@ def write(folder: Path, number: int, kv: QuantizedKV) -> ChunkFile:
     key = KVKey(Namespace(f"{1:032x}"), TokenHash(f"{number:032x}"))
     path = folder / "kv" / f"{number}.safetensors"
     chunk_file.write(path, chunk_file.prepare(key, kv, ["c"], 0.1))
-    return ChunkFile(path, chunk_file.read_header(path))
+    return ChunkFile(path, kv_header.read_header(path))
 
 
 def some_kv(tokens: int, layers: int = 6, seed: int = 0, raw_layer: int | None = None) -> QuantizedKV:

@@ -6,9 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.positions import Positions
 from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
 from tests.kv.oracle import plain_forward
 from tests.kv.recompute.reference import slow_recompute
@@ -115,15 +113,6 @@ def test_half_precision_stays_near_full_prefill() -> None:
         everything = run(case, Selection.everything(case.stitched.plan)).float()
         stitched = run(stitched_case(model), NOTHING).float()
         assert (everything - full).norm() < 0.3 * (stitched - full).norm()
-
-
-def test_ablation_positions_are_refused_but_not_for_nothing() -> None:
-    model = build_model(named("qwen3"))
-    for positions in (Positions.COMPOSITE, Positions.PARALLEL):
-        case = stitched_case(model, positions=positions)
-        with pytest.raises(ConfigError, match=positions.value):
-            run(case, Selection.of([case.chunk_slots[0]], case.stitched.plan))
-        run(case, NOTHING)
 
 
 def test_a_selection_is_ordered_and_says_its_ratio() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.positions import Positions
 from desk_rag.kv.recompute import attention_scores
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
@@ -19,8 +18,8 @@ from tests.kv.stitched_cases import Case, stitched_case
 from tests.models import FAMILIES, build_model
 
 
-def case_of(name: str = "qwen3", **options: Positions) -> Case:
-    return stitched_case(build_model(next(family for family in FAMILIES if family.name == name)), **options)
+def case_of(name: str = "qwen3") -> Case:
+    return stitched_case(build_model(next(family for family in FAMILIES if family.name == name)))
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +117,3 @@ def test_sliding_layers_are_not_watched_where_others_can_be() -> None:
 def test_the_auxiliary_selector_says_what_it_lacks() -> None:
     with pytest.raises(ConfigError, match="auxiliary"):
         select(SelectorName.AUX, 0.2, case_of().context)
-
-
-def test_ablation_positions_are_refused() -> None:
-    case = case_of(positions=Positions.COMPOSITE)
-    with pytest.raises(ConfigError, match="composite"):
-        select(SelectorName.EDGE_QUERY, 0.2, case.context)

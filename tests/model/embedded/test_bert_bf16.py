@@ -8,7 +8,11 @@ import torch
 from desk_rag.assets import assets_dir
 from desk_rag.model.embedded.bert import Bert, load_bert
 from desk_rag.model.embedded.bert_bf16 import Bf16Bert
+from desk_rag.retrieval.embedding import _half_precision_pays
 
+pytestmark = pytest.mark.skipif(
+    not _half_precision_pays(torch.device("cpu")), reason="this CPU does not multiply bfloat16, so it is not used here"
+)
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 
 from desk_rag.errors import CorruptKV, UnknownFormat
+from desk_rag.kv.payload import as_quantized
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.kv import header as kv_header
@@ -85,14 +86,16 @@ def test_overhead_of_reader_sized_chunks_is_within_budget(tmp_path: Path, num_to
 def test_groups_are_aligned_runs_of_at_least_one_mebibyte(tmp_path: Path) -> None:
     kv = made.kv_for(made.key("a"), layers=9, heads=2, tokens=512, dim=128)
     path = write(tmp_path, kv)
-    header = chunk_file.read_header(path)
+    header = kv_header.read_header(path)
     assert [group.num_layers for group in header.groups] == [4, 5]
     raw = path.read_bytes()
     for group in header.groups:
         assert (header.data_start + group.start) % 4096 == 0
         assert group.end - group.start >= 1 << 20
-        data = torch.frombuffer(bytearray(raw[header.data_start :]), dtype=torch.uint8)
-        layers = chunk_file.layers_of(group, data)
+        data = torch.zeros(header.groups[-1].end, dtype=torch.uint8)
+        own = raw[header.data_start + group.start : header.data_start + group.end]
+        data[group.start : group.end] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        layers = as_quantized(header, data).layers[group.first_layer : group.first_layer + group.num_layers]
         wanted = kv.layers[group.first_layer : group.first_layer + group.num_layers]
         assert all(map(made.same_layer, layers, wanted)), "a group can be read from its byte range alone"
     assert header.file_size == len(raw) and header.groups[-1].pad == 0
@@ -117,7 +120,7 @@ def grouped_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path,
     """A small file with several groups, pads included."""
     monkeypatch.setattr(kv_header, "SMALLEST_GROUP", 1024)
     path = write(tmp_path, mixed_kv())
-    header = chunk_file.read_header(path)
+    header = kv_header.read_header(path)
     assert len(header.groups) == 8 and any(group.pad for group in header.groups)
     return path, header
 

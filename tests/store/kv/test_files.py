@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.kv.types import KVKey
-from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -39,12 +39,12 @@ def hits(store: Store, key: KVKey) -> float:
 
 
 def test_files_come_in_order_with_their_headers_and_none_for_a_miss(store: Store, filled: dict[str, KVKey]) -> None:
-    found = store.kv_files([filled["two"], filled["four"], filled["one"]])
-    assert found[1] is None
-    for file, text in ((found[0], "two"), (found[2], "one")):
+    files = store.kv_files([filled["two"], filled["four"], filled["one"]])
+    assert files[1] is None
+    for file, text in ((files[0], "two"), (files[2], "one")):
         assert file is not None
         assert file.path == place(store, filled[text])
-        assert file.header == chunk_file.read_header(file.path)
+        assert file.header == kv_header.read_header(file.path)
 
 
 def test_uses_are_counted_as_when_reading_and_guesses_are_not(store: Store, filled: dict[str, KVKey]) -> None:
@@ -60,13 +60,13 @@ def test_a_header_is_read_once_per_file(
     store: Store, filled: dict[str, KVKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
-    real = chunk_file.read_header
+    real = kv_header.read_header
 
     def counted(path: Path) -> object:
         reads.append(path)
         return real(path)
 
-    monkeypatch.setattr(chunk_file, "read_header", counted)
+    monkeypatch.setattr(kv_header, "read_header", counted)
     for _ in range(3):
         assert store.kv_files([filled["one"], filled["two"]])[0] is not None
     assert len(reads) == 2

@@ -149,7 +149,7 @@ def check_missed(root: Path, text: str) -> None:
 
 
 def byte_classes(path: Path) -> dict[str, int]:
-    header = chunk_file.read_header(path)
+    header = kv_header.read_header(path)
     raw = path.read_bytes()
     classes = {"length": 1, "json": 40, "header sum": raw.index(b"header_xxh3") + 16, "space": header.data_start - 9}
     classes["group sum"] = raw.index(b"checksums") + 14
@@ -175,7 +175,7 @@ def test_flip_in_a_pad_and_in_every_group_is_a_miss(store: Store, root: Path, mo
     for index in range(8):
         assert store.put_kv(key, mixed_kv(), [made.chunk_id(TEXTS[0])], 1.0)
         assert made.same(store.get_kv([key])[0], mixed_kv())
-        header = chunk_file.read_header(path)
+        header = kv_header.read_header(path)
         flipped(path, header.data_start + header.groups[index].end - 1)  # the pad, in all but the last
         assert store.get_kv([key]) == [None]
     assert len(list((root / "quarantine").iterdir())) == 8
@@ -263,12 +263,12 @@ def test_verify_finds_everything_and_repair_mends_it(filled: Path) -> None:
         place(filled, TEXTS[3]).write_bytes(b"short")
         shutil.copyfile(place(filled, TEXTS[4]), filled / "kv" / f"{'0' * 32}.safetensors")
         execute(filled, "INSERT INTO chunk_words (chunk_words) VALUES ('delete-all')")
-        found = store.verify()
-        assert len(found.problems) == 5 and not any(problem.repaired for problem in found.problems)
+        verification = store.verify()
+        assert len(verification.problems) == 5 and not any(problem.repaired for problem in verification.problems)
         assert place(filled, TEXTS[0]).exists(), "a check alone changes nothing"
         mended = store.verify(repair=True)
         assert len(mended.problems) == 5 and all(problem.repaired for problem in mended.problems)
-        assert found.foreign == mended.foreign == (filled / "kv" / f"{'0' * 32}.safetensors",)
+        assert verification.foreign == mended.foreign == (filled / "kv" / f"{'0' * 32}.safetensors",)
         mended.foreign[0].unlink()
         assert store.verify().clean and len(store.search_words("text", 9)) == 6
         assert store.counts(made.NS).kv_bytes == on_disk(filled)

@@ -456,13 +456,13 @@ def test_the_command_trains_what_the_pointer_then_loads(
     assert "6 passages" in output.out and "1 passages held out" in output.out
     assert "held-out questions: span" in output.out
     assert output.err == "" and "LOAD REPORT" not in output.out
-    made, shipped = (load_file(folder / "pointer.safetensors") for folder in (out, assets_dir() / "pointer"))
+    trained, shipped = (load_file(folder / "pointer.safetensors") for folder in (out, assets_dir() / "pointer"))
     form = {name: (tensor.shape, tensor.dtype) for name, tensor in shipped.items()}
-    assert {name: (tensor.shape, tensor.dtype) for name, tensor in made.items()} == form
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in trained.items()} == form
     assert [file.name for file in out.iterdir()] == ["pointer.safetensors"]
     before, _ = load_start(Path(embedded_dir()), seed=1)
     after, _ = load_start(Path(embedded_dir()), seed=1)
-    apply_adapter(after, made)
+    apply_adapter(after, trained)
     of = material([data], tokenizer, 2)
     batches = list(islice(Batches(of, tokenizer, 3, 2, seed=9), 2))
     losses = []
@@ -546,9 +546,9 @@ def test_a_rate_that_leads_nowhere_is_told(tiny: Path, tmp_path: Path, capsys: p
 
 def test_questions_that_every_passage_answers_cannot_be_asked(tmp_path: Path, tokenizer: Tokenizer) -> None:
     passages = [replace(one, pairs=(Pair("Where?", "this town"),), unanswerable=()) for one in shops(6)]
-    with pytest.raises(ConfigError, match="No question of the data can be asked") as told:
+    with pytest.raises(ConfigError, match="No question of the data can be asked") as raised:
         Batches(shop_material(tmp_path, tokenizer, passages), tokenizer, 4, 2, seed=1)
-    assert told.value.remedy
+    assert raised.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,11 @@ def test_a_check_counts_each_answer_once(tokenizer_path: Path, tokenizer: Tokeni
     sums = _per_question(row, scores)
     # Each sum is what the answer gets when it is asked alone.
     builder = RowBuilder(tokenizer, 704)
-    for (_, one), told in zip(pairs, sums, strict=True):
+    for (_, one), expected in zip(pairs, sums, strict=True):
         single = builder.build(("Old tar.", QUOTE), [(one.question, f'"{one.quote}"\n{one.answer}')])
         assert single is not None
         (alone_scores,) = _scores(model, [single], cos, sin, alone)
-        assert sum(alone_scores) == pytest.approx(told, abs=1e-3)
+        assert sum(alone_scores) == pytest.approx(expected, abs=1e-3)
     assert all(value < 0 for value in scores) and len(scores) == int((row.learned >= 0).sum())
 
 

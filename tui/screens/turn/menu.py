@@ -21,7 +21,7 @@ _TITLE_CELLS = 34
 
 
 class TurnMenu(ModalScreen[str]):
-    """Ends with the name of the chosen action; Esc chooses none."""
+    """Menu of one turn; returns the name of the chosen action, None after Esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,alt+m", "dismiss", "Close")]
 

@@ -16,11 +16,12 @@ from desk_rag.answering.questions.folder.reading.overview import names_in
 from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.sentences import quotable
+from desk_rag.documents.status import plural
 from desk_rag.ingest import unread
 from desk_rag.sanitize import clean_name
 

@@ -15,10 +15,11 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, listed, plural, show
+from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
+from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:

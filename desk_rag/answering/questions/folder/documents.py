@@ -28,13 +28,14 @@ from desk_rag.answering.questions.summary import sentences_of
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
+from desk_rag.documents.status import plural
 from desk_rag.ingest import unread
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _MOST = 500
-"""Documents that are shown, counted and added up."""
+"""Maximum documents that are shown, counted and added up."""
 _MOST_SENTENCES, _FEWEST_WORDS = 4, 4
 """Sentences of the latest letter that are quoted, and their least number of words."""
 _WITH_AMOUNTS = CLAIMS | {"order", "offer", "payslip"}
@@ -143,7 +144,7 @@ def _counted(
         return
     suffixes = Counter(record.path.suffix.lower() or "without ending" for record in reading.records)
     listed = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
-    among = f": {listed}" if listed else f" among the {wording.plural(reading.files, 'file')} that were read"
+    among = f": {listed}" if listed else f" among the {plural(reading.files, 'file')} that were read"
     kind = request.kind.plural(2).removeprefix("2 ")
     text = f"{len(reading.records):,} (counted: {kind}{among})"
     not_read = unread.may_hold_answer(store, under)
@@ -271,7 +272,7 @@ def _ledger_note(reading: Reading, request: Request) -> str:
         worth = " and ".join(written(value, currency) for currency, value in total.items())
         is_one_way = len({value < 0 for ((value, _),) in amounts}) == 1  # money that came and went makes no sum
         worth = f", {worth} in all" if worth and is_one_way and len(amounts) == len(matching) else ""
-        notes.append(f"{wording.plural(len(matching), 'row')} of {row.path.name}{worth}")
+        notes.append(f"{plural(len(matching), 'row')} of {row.path.name}{worth}")
     return (
         f"Not {'added' if adds else 'counted'}, because tables may repeat what the documents say: {'; '.join(notes)}."
         if notes

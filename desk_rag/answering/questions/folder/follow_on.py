@@ -65,7 +65,7 @@ def of_list(body: str, asked: str) -> str:
 
 
 def _subject(asked: str) -> str:
-    """'invoices of Kessler that are unpaid' of 'Which invoices of Kessler are unpaid'."""
+    """Return the subject: 'invoices of Kessler that are unpaid' of 'Which invoices of Kessler are unpaid'."""
     subject = f" {_ASKING.sub('', asked)}"
     subject = _DID.sub("", _MOST.sub("", subject))
     kind = kind_in(subject)

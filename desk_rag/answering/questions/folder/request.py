@@ -34,7 +34,7 @@ class Role(Enum):
     """A relation between documents and the names of a question."""
 
     PARTY = "of"
-    """They are whose it is: sender, supplier, customer."""
+    """The party to whom or from whom the document is: sender, supplier, customer."""
     MENTION = "mentioning"
 
 
@@ -157,7 +157,6 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:(?:e-?)?mails?|invoices|bills|receipts|letters"
                            r"|offers)\s+(?:of|from|by|to|between|in|about)\s+.+)", re.I)),
 )  # fmt: skip
-_LARGE = re.compile(r"\b(?:amount|total|value|sum)s?\b", re.I)
 _MENTION = re.compile(
     r"\b(?:(?:that|which)\s+)?(?:mention(?:s|ed|ing)?|contain(?:s|ing)?|speaks?\s+of|names?|nam(?:ed|ing)|about|refer(?:s|ring)?\s+to"
     r"|talks?\s+about|concern(?:s|ing)?|with\s+the\s+words?)\b",
@@ -173,7 +172,7 @@ _LINKS = re.compile(
 _POSSIBLE = re.compile(
     r"\b(?:can|could|(?<!\bin )may|must|should|shall|would|will|allowed|needed|at\s+most|at\s+least\s+once)\b(?!\s+\d)"
 )
-"""Words of a question for what is possible or due, which stands somewhere: 'How many mails can the server send?'"""
+"""Words of a question about what is possible or due, which a text states: 'How many mails can the server send?'"""
 _GROUP = re.compile(
     r"\b(?:per|by|for\s+each|for\s+every|each|every|in\s+each|in\s+every|to\s+each)\s+"
     r"(?P<unit>year|month|supplier|customer|client|company|party|vendor|sender|person)\b",
@@ -272,12 +271,12 @@ def _topic(text: str) -> str:
     """The words that are left for names and things, in order."""
     plain = re.sub(r"[?!,;:\"“”()]", " ", _LINKS.sub(" ", _MENTION.sub(" ", text)))
     words = [word.strip(".'’") for word in plain.split()]
-    kept = [word for word in words if content_stems(word) or word in ("and", "&")]
-    while kept and not content_stems(kept[-1]):
-        kept.pop()
-    while kept and not content_stems(kept[0]):
-        kept.pop(0)
-    return " ".join(kept)
+    content_words = [word for word in words if content_stems(word) or word in ("and", "&")]
+    while content_words and not content_stems(content_words[-1]):
+        content_words.pop()
+    while content_words and not content_stems(content_words[0]):
+        content_words.pop(0)
+    return " ".join(content_words)
 
 
 def _as_asked(topic: str, text: str) -> str:

@@ -29,7 +29,7 @@ class Selection:
     only_mention: list[Record] = field(default_factory=list)
     """Documents of other parties that have the name in their text."""
     vague: list[Record] = field(default_factory=list)
-    """Documents without a date that is exact enough."""
+    """Documents whose date is unknown or too vague."""
     without_amount: list[tuple[Record, str]] = field(default_factory=list)
     """Documents without the amount that is needed, with the reason."""
     repeated: list[tuple[Record, Record]] = field(default_factory=list)
@@ -152,7 +152,7 @@ def _party_stems(record: Record) -> set[str]:
 
 
 def _salutation(record: Record) -> str:
-    """Whom a letter greets: 'Dear Ms Hollis,'."""
+    """Return the person whom a letter greets: 'Dear Ms Hollis,'."""
     begin = record.text.find("Dear ")
     return record.text[begin : begin + _LETTERS_OF_SALUTATION].partition("\n")[0] if begin >= 0 else ""
 

@@ -17,11 +17,12 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
+from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
 from desk_rag.store.catalog.words import name_words
 

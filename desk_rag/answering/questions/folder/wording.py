@@ -72,11 +72,6 @@ def by_date(record: Record) -> tuple[int, int, int]:
     return (day.year, day.month, day.day) if day is not None else (9999, 0, 0)
 
 
-def plural(count: int, noun: str) -> str:
-    """'1 row', '1,200 rows'"""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _result(request: Request, selection: Selection, reading: Reading, shown: Sequence[Listed]) -> str:
     of_kind = _of_kind(request, selection, reading)
     match request.task:
@@ -118,7 +113,7 @@ def _single(request: Request, selection: Selection, reading: Reading) -> str:
 
 
 def _of_kind(request: Request, selection: Selection, reading: Reading) -> str:
-    """'3 of 13 invoices, those of Kessler Heating in 2023'"""
+    """Return what was counted: '3 of 13 invoices, those of Kessler Heating in 2023'."""
     count, every = len(selection.chosen), len(reading.records)
     those = _those(request, selection)
     if count == every:
@@ -175,7 +170,7 @@ def _condition(request: Request, verb: str) -> str:
 
 
 def _line(one: Listed, amount: Amount | None, roots: Sequence[Path]) -> str:
-    """'[1] KH-2021-007, 12 March 2021, 737.80 euros, “Status: open”: 2021/Kessler Heating.md lines 9-12'"""
+    """Return '[1] KH-2021-007, 12 March 2021, 737.80 euros, “Status: open”: 2021/Kessler Heating.md lines 9-12'."""
     record = one.record
     subject = record.header_line.rpartition("; Subject: ")[2] if not record.number else ""
     sender = record.header.sender if record.header is not None else ""
@@ -242,7 +237,7 @@ def _names(records: Sequence[Record]) -> str:
 
 
 def _parties(reading: Reading) -> str:
-    """', which are from Kessler Heating (5) and Bright Paper (4)'; '' if few name theirs."""
+    """Return ', which are from Kessler Heating (5) and Bright Paper (4)'; '' if few documents name a party."""
     names = list(dict.fromkeys(record.party for record in reading.records if record.party))
     of_each = [next((name for name in names if name in (record.party, *record.head)), "") for record in reading.records]
     parties = Counter(filter(None, of_each))

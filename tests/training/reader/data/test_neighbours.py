@@ -12,11 +12,11 @@ def test_near_passages_are_alike_and_do_not_hold_the_answer(data: Path) -> None:
     passages = load_passages(data, "train")
     near = nearest(passages, keep=5)
     assert [len(each) for each in near] == [len(p.pairs) for p in passages]
-    assert sum(bool(found) for each in near for found in each) > 20
+    assert sum(bool(neighbours) for each in near for neighbours in each) > 20
     for own, (passage, each) in enumerate(zip(passages, near, strict=True)):
-        for pair, found in zip(passage.pairs, each, strict=True):
-            assert own not in found and len(found) <= 5
-            assert not any(pair.answer in passages[index].text for index in found)
+        for pair, neighbours in zip(passage.pairs, each, strict=True):
+            assert own not in neighbours and len(neighbours) <= 5
+            assert not any(pair.answer in passages[index].text for index in neighbours)
 
 
 def test_most_alike_comes_first() -> None:

@@ -61,8 +61,8 @@ def test_a_seed_gives_the_same_scene(scenes: Scenes, drawn: list[Scene]) -> None
 def test_every_quote_stands_in_a_chunk(drawn: list[Scene]) -> None:
     quoted = 0
     for scene in drawn:
-        for _, told in scene.asked:
-            for quote in quotes(told):
+        for _, answer in scene.asked:
+            for quote in quotes(answer):
                 assert any(quote in chunk for chunk in scene.chunks)
                 quoted += 1
     assert quoted > 1500
@@ -72,11 +72,11 @@ def test_every_answer_stands_in_its_quotes(drawn: list[Scene]) -> None:
     """Known exceptions: an answer that crosses lines is not quoted, lists are put together, capitals of events."""
     checked = 0
     for scene in drawn:
-        for _, told in scene.asked:
-            lines = told.split("\n")
-            proof = " ".join(quotes(told)).lower()
+        for _, answer in scene.asked:
+            lines = answer.split("\n")
+            proof = " ".join(quotes(answer)).lower()
             if proof and not lines[-1].startswith('"'):
-                assert all(part in proof for part in re.split(", | and ", lines[-1].lower())), told
+                assert all(part in proof for part in re.split(", | and ", lines[-1].lower())), answer
                 checked += 1
     assert checked > 1000
 
@@ -94,9 +94,9 @@ def test_what_is_refused_is_not_in_the_chunks(passages: list[Passage], scenes: S
     refused = 0
     for seed in range(800):
         scene = scenes._from_written(Random(seed), WORDS, list(Stage)[seed % 2])
-        for question, told in scene.asked:
+        for question, answer in scene.asked:
             line = proof.get(question.lower().rstrip("?"))
-            if told == NO_ANSWER and line is not None:
+            if answer == NO_ANSWER and line is not None:
                 refused += 1
                 assert not any(line in chunk for chunk in scene.chunks)
     assert refused > 100
@@ -124,5 +124,5 @@ def test_reading_is_synthetic_and_the_end_is_written(drawn: list[Scene]) -> None
 def test_without_synthetic_questions_none_are_asked(data: Path, passages: list[Passage]) -> None:
     alone = Scenes(books(data), {}, passages, nearest(passages), [], {}, Substitutes(()))
     kinds = [alone._from_written(Random(seed), WORDS, Stage.FINAL) for seed in range(40)]
-    assert any(told == NO_ANSWER for scene in kinds for _, told in scene.asked)
+    assert any(answer == NO_ANSWER for scene in kinds for _, answer in scene.asked)
     assert not any("told of the quay" in question for scene in kinds for question, _ in scene.asked)

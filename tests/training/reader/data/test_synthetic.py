@@ -72,8 +72,8 @@ def test_desk_quotes_and_answers_stand_in_a_chunk() -> None:
     for seed in range(200):
         drawn = scene(seed)
         bodies = [text for _, text in drawn.chunks]
-        for _, told in drawn.asked:
-            quotes, answer = parts(told)
+        for _, expected in drawn.asked:
+            quotes, answer = parts(expected)
             assert len(quotes) == 1 and sum(body.count(quotes[0]) for body in bodies) == 1
             assert answer in quotes[0] or capitalised(answer) in quotes[0]
             count += 1
@@ -82,11 +82,13 @@ def test_desk_quotes_and_answers_stand_in_a_chunk() -> None:
 
 
 def test_a_fact_that_was_left_out_is_nowhere() -> None:
-    absent = [(made.absent, made) for made in map(scene, range(400)) if made.absent is not None]
+    absent = [
+        (drawn_scene.absent, drawn_scene) for drawn_scene in map(scene, range(400)) if drawn_scene.absent is not None
+    ]
     assert len(absent) > 20
-    for (question, answer), made in absent:
-        assert not any(answer in text for _, text in made.chunks)
-        assert question not in {asked for asked, _ in made.asked}
+    for (question, answer), drawn_scene in absent:
+        assert not any(answer in text for _, text in drawn_scene.chunks)
+        assert question not in {asked for asked, _ in drawn_scene.asked}
 
 
 def test_chunks_are_cut_and_filled() -> None:
@@ -100,8 +102,8 @@ def test_joined_facts_quote_every_line_that_is_needed() -> None:
     several = 0
     for seed in range(200):
         lines, questions = joined_facts(Random(seed))
-        for question, told in questions:
-            quotes, answer = parts(told)
+        for question, expected in questions:
+            quotes, answer = parts(expected)
             assert quotes == lines or quotes in ([line] for line in lines)
             several += len(quotes) > 1
             # A list of people is put together from the lines; all else is said in one of them.
@@ -143,7 +145,7 @@ def test_a_meaning_is_asked_for() -> None:
     text = "Every harbour of the old coast has its own watchman."
     questions = [make_question(SYNONYMS, Random(seed), text) for seed in range(200)]
     about = [one for one in questions if one and SYNONYMS["harbour"][1] in one[0]]
-    assert about and all(told == f'"{text}"\nharbour' for _, told in about)
+    assert about and all(answer == f'"{text}"\nharbour' for _, answer in about)
 
 
 @pytest.mark.parametrize(

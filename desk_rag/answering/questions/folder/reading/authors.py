@@ -25,7 +25,7 @@ _SAID = re.compile(
     r"|warns?|warned|suggests?|suggested|reports?|reported|explains?|explained|states?|stated|wants?|wanted)\b",
     re.I,
 )
-"""Verbs behind the name of somebody whose words are reported."""
+"""Verbs that follow the name of a person whose words are reported."""
 _NAME = r"[^\W\d_a-z][\w.’'-]*(?:\s+[^\W\d_a-z][\w.’'-]*)*"
 _WROTE = re.compile(
     rf"(?P<before>{_NAME}),?\s+who\s+(?:wrote|prepared)\s+this\b|\b(?:written|prepared|compiled)\s+by:?\s+(?P<behind>{_NAME})"

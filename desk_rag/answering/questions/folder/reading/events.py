@@ -40,7 +40,7 @@ class Event:
     is_endless: bool
 
     def at(self, day: date) -> str:
-        """'21 January 2025 18:30'"""
+        """Return the day and time in words: '21 January 2025 18:30'."""
         clock = self.when.rpartition(" ")[2]
         return f"{day.day} {day:%B %Y}{f' {clock}' if ':' in clock else ''}"
 

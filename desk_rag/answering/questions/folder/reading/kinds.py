@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.questions.folder.reading.fields import cells_of
-from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _ALSO = {
     "offer": "angebot|devis",
     "minutes": "protokoll",
 }
-"""Words for the same in documents of other languages."""
+"""Words for the same kinds in documents of other languages."""
 _FORMATS = {
     "mail": frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
     "PDF file": frozenset({Format.PDF}),
@@ -112,7 +111,7 @@ class Kind:
         return self.name in _FORMATS
 
     def plural(self, count: int) -> str:
-        """'1 invoice', '13 invoices'."""
+        """Return a count with the kind's noun: '1 invoice', '13 invoices'."""
         noun = self.name
         if noun == "minutes":
             noun = "file" if count == 1 else "files"
@@ -195,12 +194,6 @@ def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]
         if quotes:
             break
     return list(quotes.items())
-
-
-def is_in_folder(path: Path, name: str, bases: Sequence[Path]) -> bool:
-    """True if a folder above the file, below the bases, has this name in singular or plural."""
-    stems = content_stems(name)
-    return bool(stems) and any(content_stems(part) == stems for part in _folders(path, bases))
 
 
 def _folders(path: Path, bases: Sequence[Path]) -> list[str]:

@@ -145,7 +145,7 @@ def sums(amounts: Iterable[Amount]) -> dict[str, Decimal]:
 
 
 def written(value: Decimal, currency: str = "") -> str:
-    """'2,890.00 euros'"""
+    """Return the amount in words: '2,890.00 euros'."""
     places = max(0, -int(value.as_tuple().exponent))
     return f"{value:,.{2 if 0 < places < 3 else places}f} {currency}".rstrip()
 

@@ -82,7 +82,7 @@ def folders_named(store: Store, name: str, under: Sequence[Path]) -> list[Path]:
 
 
 def with_capitals(question: str, names: Iterable[str]) -> str:
-    """The question with words in lower case that are parts of known names written as these are: 'ana ruiz'."""
+    """Return the question with known names in lower case ('ana ruiz') spelled with their capitals."""
     known = {word.casefold(): word for name in names if len(name.split()) <= _LONGEST_NAME for word in name.split()
              if re.fullmatch(r"[^\W\d_]{3,}", word) and word[0].isupper()}  # fmt: skip
     known = {word: name for word, name in known.items() if not is_time(word) and word not in STOP_WORDS}
@@ -110,7 +110,7 @@ def mentioned(names: Iterable[str], text: str) -> list[tuple[str, int, int]]:
 
 
 def suggestions(name: str, names: Iterable[str]) -> list[str]:
-    """Names that hold all words of a name, or are spelled much like it; [] rather than a far-fetched one."""
+    """Return names that contain all words of a name or are spelled much like it; empty if none is close."""
     wanted, known = _words(plain_name(name).rpartition(".")[0] or plain_name(name)), list(dict.fromkeys(names))
     holding = [one for one in known if wanted and wanted <= _words(one)]
     stem = plain_name(name).casefold()

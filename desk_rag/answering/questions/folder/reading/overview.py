@@ -12,6 +12,7 @@ from desk_rag.answering.questions.folder.reading.periods import merged
 from desk_rag.answering.questions.folder.reading.records import all_dates, records_of
 from desk_rag.answering.requirements.dates import Date, without_dates
 from desk_rag.answering.requirements.mentions import is_time
+from desk_rag.documents.status import plural
 from desk_rag.store.catalog.words import STOP_WORDS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _TITLES = frozenset("dear mr mrs ms dr prof kind regards best hello from to date
 
 
 def overview(rows: Sequence[DocumentRow], by_file: Sequence[Sequence[Passage]]) -> str:
-    """'13 files (5 .txt, 4 .md), of 1 February 2021 to 29 December 2024; named most: Kessler Heating (6 files)'."""
+    """Return '13 files (5 .txt, 4 .md), of 1 February 2021 to 29 December 2024; named most: Kessler (6 files)'."""
     count = len(rows)
     suffixes = Counter(row.path.suffix.lower() or "without ending" for row in rows).most_common()
     kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in suffixes[:_MOST_KINDS])
@@ -42,7 +43,7 @@ def overview(rows: Sequence[DocumentRow], by_file: Sequence[Sequence[Passage]]) 
         names.update(set(names_in("\n".join(passage.chunk.text for passage in passages))))
     span = merged(days)
     frequent = [(name, files) for name, files in names.most_common(_MOST_NAMES) if files >= _FEW_FILES]
-    text = f"{count:,} file{'' if count == 1 else 's'} ({kinds})"
+    text = f"{plural(count, 'file')} ({kinds})"
     text += f", dated {span}" if span else ""
     return text + (
         f"; named most: {', '.join(f'{name} ({files:,} files)' for name, files in frequent)}" if frequent else ""

@@ -272,7 +272,7 @@ def _previous(day: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def merged(days: Sequence[Date]) -> str:
-    """'2 May 2023 to 29 December 2024': the first and last of some dates; '' without any."""
+    """Return the first and last of some dates: '2 May 2023 to 29 December 2024'; '' without any."""
     exact = [day for day in days if day.year and day.month]
     known = sorted(exact or (day for day in days if day.year), key=lambda day: (day.year, day.month, day.day))
     if not known:
@@ -282,7 +282,7 @@ def merged(days: Sequence[Date]) -> str:
 
 
 def written(day: Date | None) -> str:
-    """'12 March 2021', 'March 2021' or '2021'; '' for an unknown date."""
+    """Return a date in words: '12 March 2021', 'March 2021' or '2021'; '' for an unknown one."""
     if day is None:
         return ""
     month = _MONTHS[day.month - 1].capitalize() if day.month else ""

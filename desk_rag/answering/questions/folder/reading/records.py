@@ -78,12 +78,12 @@ class Record:
 
     @cached_property
     def numbers(self) -> list[tuple[str, str]]:
-        """Its own numbers, each with the words around it."""
+        """The document's own numbers, each with the words around it."""
         return numbers_of(self.kind, self.passages)
 
     @property
     def number(self) -> str:
-        """Its own number; '' without exactly one."""
+        """The document's own number; '' unless there is exactly one."""
         return self.numbers[0][0] if len(self.numbers) == 1 else ""
 
     @cached_property

@@ -17,7 +17,7 @@ table II)."""
 
 
 def rounded(vectors: Tensor) -> Tensor:
-    """Return `vectors` [N, M] as `pack` and `unpack` would restore them.
+    """Return `vectors` [N, M] as they are after `pack` and `unpack_int4`.
 
     Gradients pass as if nothing were rounded (straight-through estimator, Bengio et al., arXiv 1308.3432, section 2.4).
     """
@@ -34,18 +34,6 @@ def pack(vectors: Tensor) -> tuple[Tensor, Tensor]:
     steps = _step_sizes(vectors)
     codes = (_codes(vectors, steps) + _MAX_CODE + 1).to(torch.uint8)
     return codes[:, 0::2] | codes[:, 1::2] << _BITS, steps[:, 0].half()
-
-
-def unpack(codes: Tensor, steps: Tensor) -> Tensor:
-    """Restore fp32 [N, M] from what `pack` returned.
-
-    Raises RuntimeError for tensors of other types or shapes.
-    """
-    if codes.dtype != torch.uint8 or codes.dim() != 2 or steps.shape != codes.shape[:1] or not steps.isfinite().all():
-        raise RuntimeError(f"codes {codes.dtype} {tuple(codes.shape)} and steps {tuple(steps.shape)} are no pair")
-    low_and_high = torch.stack([codes & 2**_BITS - 1, codes >> _BITS], -1).flatten(1)
-    vectors: Tensor = (low_and_high.float() - (_MAX_CODE + 1)) * steps.float()[:, None]
-    return vectors
 
 
 def _step_sizes(vectors: Tensor) -> Tensor:

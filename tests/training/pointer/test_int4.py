@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from desk_rag.answering.evidence.int4 import pack, rounded, unpack
+from desk_rag.answering.evidence.span_model import unpack_int4
+from desk_rag.training.pointer.int4 import pack, rounded
 
 
 def by_hand(vector: list[float]) -> list[float]:
@@ -18,24 +19,27 @@ def by_hand(vector: list[float]) -> list[float]:
 
 @pytest.fixture
 def vectors() -> Tensor:
-    made = torch.randn(6, 384, generator=torch.manual_seed(1)) * torch.tensor([1e-3, 0.02, 0.3, 1, 5, 40])[:, None]
-    made[2, 7], made[3, 8] = 9.0, -9.0  # far out
-    return made
+    vectors = torch.randn(6, 384, generator=torch.manual_seed(1)) * torch.tensor([1e-3, 0.02, 0.3, 1, 5, 40])[:, None]
+    vectors[2, 7], vectors[3, 8] = 9.0, -9.0  # far out
+    return vectors
 
 
 def test_numbers_become_multiples_of_their_vectors_step(vectors: Tensor) -> None:
-    found = rounded(vectors)
-    for vector, few in zip(vectors.tolist(), found, strict=True):
+    restored = rounded(vectors)
+    for vector, few in zip(vectors.tolist(), restored, strict=True):
         torch.testing.assert_close(few, torch.tensor(by_hand(vector)), atol=0, rtol=1e-6)
         assert 9 <= len(few.unique()) <= 15
-    assert float(found[2, 7]) == float(found[2].max()) < 1.5 and float(found[3, 8]) == float(found[3].min()) > -4
+    assert (
+        float(restored[2, 7]) == float(restored[2].max()) < 1.5
+        and float(restored[3, 8]) == float(restored[3].min()) > -4
+    )
 
 
 def test_what_is_packed_comes_back_as_it_was_rounded(vectors: Tensor) -> None:
     codes, steps = pack(vectors)
     assert codes.dtype == torch.uint8 and codes.shape == (6, 192)
     assert steps.dtype == torch.float16 and steps.shape == (6,)
-    torch.testing.assert_close(unpack(codes, steps), rounded(vectors), atol=0, rtol=1e-6)
+    torch.testing.assert_close(unpack_int4(codes, steps), rounded(vectors), atol=0, rtol=1e-6)
 
 
 def test_it_errs_as_little_as_15_steps_can(vectors: Tensor) -> None:
@@ -47,7 +51,7 @@ def test_it_errs_as_little_as_15_steps_can(vectors: Tensor) -> None:
 def test_nothing_learned_stays_nothing() -> None:
     nothing = torch.zeros(2, 8)
     assert torch.equal(rounded(nothing), nothing)
-    assert torch.equal(unpack(*pack(nothing)), nothing)
+    assert torch.equal(unpack_int4(*pack(nothing)), nothing)
 
 
 def test_gradients_pass_as_if_nothing_were_rounded(vectors: Tensor) -> None:
@@ -62,6 +66,6 @@ def test_what_is_no_pair_of_codes_and_steps_is_refused(vectors: Tensor) -> None:
     codes, steps = pack(vectors)
     for one, other in ((codes.int(), steps), (codes[0], steps), (codes, steps[:1]), (codes, steps * torch.inf)):
         with pytest.raises(RuntimeError, match="no pair"):
-            unpack(one, other)
+            unpack_int4(one, other)
     with pytest.raises(AssertionError):
         pack(vectors[:, 1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Footer
 
@@ -12,18 +13,23 @@ FOOTER_CELLS = 96
 class KeyFooter(Footer):
     """Textual's footer, which makes all its widgets anew whenever the focus moves or an action is enabled."""
 
-    _shown: tuple[object, ...] | None = None
+    _is_ready = False
+    _drawn: tuple[object, ...] | None = None
+
+    def compose(self) -> ComposeResult:
+        if self._is_ready:
+            self._drawn = self._keys(self.screen)
+        yield from super().compose()
 
     def bindings_changed(self, screen: Screen[object]) -> None:
         """Compare the keys, names and states that would be drawn with those that were."""
-        if not (screen.app.app_focus and self.is_attached and screen is self.screen):
+        self._is_ready = True
+        if not (self.is_attached and screen is self.screen) or self._keys(screen) != self._drawn:
             super().bindings_changed(screen)
-            return
-        shown = tuple(
+
+    def _keys(self, screen: Screen[object]) -> tuple[object, ...]:
+        return tuple(
             (binding.key, binding.key_display, binding.description, binding.action, enabled, tooltip)
             for key, (_, binding, enabled, tooltip) in screen.active_bindings.items()
             if binding.show or key == self.app.COMMAND_PALETTE_BINDING
         )
-        if shown != self._shown:
-            self._shown = shown
-            super().bindings_changed(screen)

@@ -43,7 +43,7 @@ def test_fewer_passages_are_read_and_the_answer_says_so(
         answer = ask(engine, BICYCLE)
     assert "WTU-4471-B" in answer.text and len(answer.sources) < len(whole.sources) == 3
     assert not whole.notices
-    assert any("the best 1 of 3 were read" in notice and "nf4" in notice for notice in answer.notices)
+    assert any("the best 1 of 3 were read" in notice and "quantised weights" in notice for notice in answer.notices)
     assert tried[0] == tried[1] > tried[2], "once more with everything after kept chunks were given up, then with less"
 
 

@@ -40,7 +40,7 @@ def stand_alone(
     is_part = about != body or ellipsis.is_fragment(body, joined=joined)
     if names_file and not is_part:
         filled = antecedents.fill_in(body, talk, only_people=True)
-        return question if filled == plain else _sentence(filled, question)
+        return _sentence(filled, question) if joined or filled != body else question
     if carried_over := of_list(_bare(about), talk.asked):
         return _sentence(carried_over, question)
     if is_part:

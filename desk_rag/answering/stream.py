@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
+from desk_rag.answering.evidence.labels import is_label
 from desk_rag.answering.evidence.quote_matching import same_words
-from desk_rag.answering.evidence.short_answer import is_label
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.model.prompt import NO_ANSWER
 

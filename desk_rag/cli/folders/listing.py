@@ -78,8 +78,10 @@ def _single_file(row: DocumentRow) -> dict[str, object]:
 
 
 def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, object]]:
-    rows = store.documents(path)
-    backlog = freshness.look(store, [path], settings.index, seconds=_LOOK_SECONDS) if path.exists() else None
+    rows, roots = store.documents(path), store.volumes.roots()
+    is_indexed = any(root in (path, *path.parents) or path in root.parents for root in roots)
+    looks = path.exists() and (is_indexed or bool(rows))
+    backlog = freshness.look(store, [path], settings.index, seconds=_LOOK_SECONDS) if looks else None
     if not rows and not (backlog and backlog.new):
         raise DeskRagError(
             f"Nothing of {shown_path(path)} is indexed.", remedy="desk-rag ls lists the indexed folders."
@@ -95,7 +97,6 @@ def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, objec
         elif row.path in changed:
             state = "changed"
         entries.append({"path": str(row.path), "state": state, "chunks": row.num_chunks, "reason": _reason(row)})
-    roots = store.volumes.roots()
     for new in () if backlog is None else backlog.new:
         covered = any(root in new.parents for root in roots)
         away = next((folder for folder in absent if folder.path in new.parents), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.evidence.short_answer import is_label
+from desk_rag.answering.evidence.labels import is_label
 
 _BANK = "Payable within 30 days to Severn & Wye Bank, sort code 30-11-87, account 00482915."
 _ITEM = "2. [ ] Door D3 sticks at the bottom (Gus)"

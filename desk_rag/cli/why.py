@@ -13,7 +13,7 @@ from desk_rag.cli import output as out
 from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings, default_path
 from desk_rag.documents.status import FileState
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import ConfigError
 from desk_rag.ingest.explanation import OWN_RULE, STATE_WORDS, explain
 from desk_rag.sanitize import clean, shown_path
 
@@ -27,7 +27,7 @@ _MOST_LISTED = 20
 def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bool) -> int:
     """Print the state of a file and the rule or reason behind it; for a folder, of all files in it.
 
-    Raises DeskRagError if there is no such file or folder and nothing from there is indexed.
+    Raises ConfigError if there is no such file or folder and nothing from there is indexed.
     """
     path = as_met(file)
     rows = []
@@ -43,7 +43,7 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
     if row is None and (path.is_dir() or rows):  # a folder that is left out as a whole has a row of its own
         return _why_folder(path, rows, reason if is_own_rule else "", config_file, as_json=as_json)
     if row is None and not os.path.lexists(path):
-        raise DeskRagError(
+        raise ConfigError(
             f"There is no file or folder {path}, and nothing from there is indexed.",
             remedy="Check the spelling; desk-rag why FOLDER lists the files that were not read.",
         )

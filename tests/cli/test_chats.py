@@ -145,6 +145,9 @@ def test_private_questions_leave_no_trace(desk: Desk) -> None:
     assert "Continuing chat 1: “When was the dishwasher repaired?”" in followed.err
     assert "Nothing of this question is saved" in followed.err
     assert "1 turn" in desk.run("chats").out
+    desk.run("ask", "And who repaired it?", "--continue")
+    third = desk.run("ask", "And what did it cost?", "--continue")
+    assert "“When was the dishwasher repaired?”, last “And who repaired it?”" in third.err
 
 
 def test_names_in_a_question_limit_it_and_are_said(desk: Desk) -> None:

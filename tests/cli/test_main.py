@@ -393,7 +393,7 @@ def test_why_groups_the_files_of_a_folder_by_reason(
 def test_why_of_a_missing_file_fails(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     for options in ((), ("--json",)):
         refused = desk.run(capsys, "why", str(desk.documents / "nowhere.md"), *options)
-        assert refused.code == 1 and refused.out == ""
+        assert refused.code == 2 and refused.out == ""
         assert "There is no file or folder" in refused.err and "nowhere.md" in refused.err
 
 

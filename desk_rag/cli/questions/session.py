@@ -46,13 +46,15 @@ class ChatSession:
             raise ConfigError(
                 f"There is no saved chat to continue. {notice}".rstrip(), remedy="Ask without --continue first."
             )
-        turns = chats.get(chat_id).turns[-_MOST_EARLIER:]
+        all_turns = chats.get(chat_id).turns
+        turns = all_turns[-_MOST_EARLIER:]
         earlier = tuple(turn_from(turn) for turn in turns)
         session = cls(chats if save else None, chat_id, earlier, notice)
         if turns:
             asked_at = datetime.fromtimestamp(turns[-1].asked_at)
+            last = f", last “{_shortened(turns[-1].question)}”" if len(all_turns) > 1 else ""
             session.continues = (
-                f"Continuing chat {chat_id}: “{_shortened(turns[-1].question)}” ({asked_at:%Y-%m-%d %H:%M})."
+                f"Continuing chat {chat_id}: “{_shortened(all_turns[0].question)}”{last} ({asked_at:%Y-%m-%d %H:%M})."
                 + (" Nothing of this question is saved." if not save else "")
             )
         return session

@@ -191,10 +191,9 @@ async def test_refusal_counts_the_files_that_were_not_read(running: Run) -> None
 
 async def test_the_palettes_key_lies_over_no_other(running: Run) -> None:
     async with running(ScriptedBackend(), size=(40, 12)) as pilot:
-        assert "palette" not in screen_text(pilot.app) and "f6 Pause" in screen_text(pilot.app)
+        await until(pilot, lambda: "f6 Pause" in screen_text(pilot.app) and "palette" not in screen_text(pilot.app))
         await pilot.resize_terminal(100, 24)
-        await until(pilot, lambda: "^p palette" in screen_text(pilot.app))
-        assert "f6 Pause" in screen_text(pilot.app)
+        await until(pilot, lambda: "^p palette" in screen_text(pilot.app) and "f6 Pause" in screen_text(pilot.app))
 
 
 async def test_stop_before_any_token_says_stopped(running: Run) -> None:

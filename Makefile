@@ -3,9 +3,10 @@
 #   make test   set up, then ruff, mypy, import contracts and the tests
 #
 # Tests run in WORKERS processes, each with one thread of torch and up to 3 GB of memory: one more than cores, because
-# some tests wait, at least 2, at most 4 and no more than memory allows. Those of a file stay together. `make test` leaves out the ones marked `slow`: more
-# than about eight seconds of processor time, such as power cuts, kills by the hundred, training and whole runs of the
-# command, and further variants of tests that take several. `make test-all` runs every test.
+# some tests wait, at least 2, at most 4 and no more than memory allows. Those of a file stay together. `make test` leaves
+# out the ones marked `slow`: more than about eight seconds of processor time, such as power cuts, kills by the hundred,
+# training and whole runs of the command, and further variants of tests that take several. `make test-all` runs every
+# test.
 
 PYTHON ?= python3
 COUNT_WORKERS = import os; cores = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count() or 2))(0); \

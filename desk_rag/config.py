@@ -62,7 +62,7 @@ def _at_home(value: object) -> object:
         try:
             Path(value).expanduser()
         except RuntimeError as error:  # ~somebody
-            raise ValueError(f"'{value}' begins with the home of nobody on this system") from error
+            raise ValueError(f"'{value}' names the home directory of a user whom this system does not know") from error
     return value
 
 

@@ -99,4 +99,4 @@ class Loader:
             part.set_result(load())
         except Exception as error:
             part.set_exception(error)
-        del self._loading[load]  # whoever waits has it; nobody else keeps a model in memory
+        del self._loading[load]  # callers hold the future; kept here, it would keep the model in memory

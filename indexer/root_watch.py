@@ -51,7 +51,7 @@ _INSTANCES_REMEDY = "More watchers can be allowed with: sudo sysctl fs.inotify.m
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """How a root is watched."""
+    """Way in which changes of a root are noticed."""
 
     root: Path
     polling: str = ""

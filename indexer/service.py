@@ -87,7 +87,7 @@ class Service:
         self._activity = AT_REST
         self._current = ""
         self._left_out: dict[Path, str] = {}
-        """Paths given to `leave_out`, with the rules that leave them out; none where folders are not watched."""
+        """Paths given to `leave_out`, with the rule for each; '' where no folder around it is indexed."""
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""

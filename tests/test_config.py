@@ -235,8 +235,8 @@ def test_reading_settings_loads_no_torch() -> None:
         ("[index]\nparser_mib = 99999999999999", "'index.parser_mib': must be at most"),
         (f"[index]\nparser_mib = {'9' * 6000}", "is not valid TOML"),
         (f"x = {'[' * 5000}{']' * 5000}", "too deep"),
-        ('data_dir = "~nobody-at-all/x"', "home of nobody"),
-        ('folders = ["~nobody-at-all"]', "home of nobody"),
+        ('data_dir = "~nobody-at-all/x"', "a user whom this system does not know"),
+        ('folders = ["~nobody-at-all"]', "a user whom this system does not know"),
     ],
 )
 def test_whatever_stands_in_the_file_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:

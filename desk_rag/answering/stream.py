@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
-from desk_rag.answering.evidence.labels import is_label
 from desk_rag.answering.evidence.quote_matching import same_words
+from desk_rag.answering.evidence.unasked_codes import is_unasked_code
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.model.prompt import NO_ANSWER
 
@@ -97,13 +97,13 @@ class AnswerStream:
     def _quoted_words(
         self, parsed: ParsedAnswer, events: list[Evidence | AnswerText]
     ) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
-        """Show the words if a quote contains them as more than a label, else the quotes alone; without one, refuse."""
+        """Show the words if a quote has them and they are no unasked code, else the quotes; without a quote, refuse."""
         text = parsed.text
         if parsed.found and not parsed.citations:
             parsed = replace(parsed, text=NO_ANSWER, found=False)
         elif parsed.found and (
             not any(same_words(text, citation.quote) for citation in parsed.citations)
-            or any(is_label(self._question, text, citation.quote) for citation in parsed.citations)
+            or any(is_unasked_code(self._question, text, citation.quote) for citation in parsed.citations)
         ):
             quotes = "\n".join(" ".join(citation.quote.split()) for citation in parsed.citations)
             parsed = replace(parsed, text=quotes)

@@ -37,14 +37,10 @@ def rule_for(path: Path, root: Path, settings: Settings, *, is_folder: bool) -> 
     return rule
 
 
-def missing_rules(path: Path, roots: Sequence[Path], settings: Settings, *, is_folder: bool) -> tuple[str, ...]:
-    """Return the rules by which no indexed folder around `path` reads it, as far as others do not do that already."""
-    rules: list[str] = []
-    for root in roots:
-        now = with_rules(settings, (*settings.index.exclude, *rules))
-        if root in path.parents and not _leaves_out(now, path, root):
-            rules.append(rule_for(path, root, now, is_folder=is_folder))
-    return tuple(rules)
+def missing_rule(path: Path, roots: Sequence[Path], settings: Settings, *, is_folder: bool) -> str:
+    """Return the rule by which no indexed folder around `path` reads it; '' if others do that already."""
+    around = [root for root in roots if root in path.parents and not _leaves_out(settings, path, root)]
+    return rule_for(path, around[0], settings, is_folder=is_folder) if around else ""
 
 
 def _leaves_out(settings: Settings, path: Path, root: Path) -> bool:

@@ -67,46 +67,46 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.fixture
+def lease(tmp_path: Path) -> Path:
+    file = tmp_path / "docs" / "lease.txt"
+    file.parent.mkdir()
+    file.write_text("The lease ends on 30 June.\n")
+    return file
+
+
 def index(store: Store, file: Path, prompt: PromptFormat) -> FileEvent:
     return index_path(store, file, file.parent, prompt, prompt.chunk_size, IndexSettings())
 
 
 @pytest.mark.parametrize("marks", MARKS)
 def test_an_online_only_file_is_named_and_not_opened_until_it_is_here(
-    cloud: Cloud, store: Store, prompt: PromptFormat, tmp_path: Path, marks: dict[str, int]
+    cloud: Cloud, store: Store, prompt: PromptFormat, lease: Path, marks: dict[str, int]
 ) -> None:
-    file = tmp_path / "docs" / "lease.txt"
-    file.parent.mkdir()
-    file.write_text("The lease ends on 30 June.\n")
-    cloud.marked[file] = marks
-    event = index(store, file, prompt)
+    cloud.marked[lease] = marks
+    event = index(store, lease, prompt)
     assert event.state is FileState.FAILED and "is online-only" in event.reason
     assert "Keep it on this computer" in event.reason
     assert cloud.opened == []
-    del cloud.marked[file]
-    assert index(store, file, prompt).state is FileState.INDEXED
+    del cloud.marked[lease]
+    assert index(store, lease, prompt).state is FileState.INDEXED
 
 
 @pytest.mark.parametrize("marks", MARKS)
 def test_text_of_a_file_stays_when_its_content_moves_to_the_cloud(
-    cloud: Cloud, store: Store, prompt: PromptFormat, tmp_path: Path, marks: dict[str, int]
+    cloud: Cloud, store: Store, prompt: PromptFormat, lease: Path, marks: dict[str, int]
 ) -> None:
-    file = tmp_path / "docs" / "lease.txt"
-    file.parent.mkdir()
-    file.write_text("The lease ends on 30 June.\n")
-    index(store, file, prompt)
-    cloud.marked[file] = marks
-    os.utime(file, ns=(1, 1))  # freeing the space may change the file's time
-    assert "is online-only" in index(store, file, prompt).reason
-    row = store.document(file)
+    index(store, lease, prompt)
+    cloud.marked[lease] = marks
+    os.utime(lease, ns=(1, 1))  # freeing the space may change the file's time
+    assert "is online-only" in index(store, lease, prompt).reason
+    row = store.document(lease)
     assert row is not None and row.state is FileState.INDEXED and store.search_words("lease", 3)
     assert cloud.opened == []
 
 
-def test_a_quote_is_not_looked_for_in_an_online_only_file(cloud: Cloud, tmp_path: Path) -> None:
-    file = tmp_path / "lease.txt"
-    file.write_text("The lease ends on 30 June.\n")
-    cloud.marked[file] = {"st_flags": ICLOUD}
+def test_a_quote_is_not_looked_for_in_an_online_only_file(cloud: Cloud, lease: Path) -> None:
+    cloud.marked[lease] = {"st_flags": ICLOUD}
     with pytest.raises(UnreadableDocument, match="online-only"):
-        document.read_file(file, 1000)
+        document.read_file(lease, 1000)
     assert cloud.opened == []

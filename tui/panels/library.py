@@ -136,6 +136,7 @@ class LibraryScreen(ListScreen):
         rows.take(first, [entry_line(entry, base, width) for entry in entries], generation)
         if first <= rows.highlighted < first + len(entries):
             self._draw_detail()
+            self.refresh_bindings()
             if self._open_when_there and not self._loading:
                 self.action_open()
 

@@ -71,14 +71,14 @@ def understand(request: Request, store: Store) -> Understood:
     last = earlier[-1] if earlier else None
     names_file = scope.named or bool(named_files(store, scope.question, scope.paths).indexed)
     quoted_stems = _quoted_stems(earlier, store)
-    asked = request.asked_as or stand_alone(scope.question, earlier, quoted_stems, names_file=names_file)
-    rewritten = asked if asked != scope.question else ""
+    standalone = request.asked_as or stand_alone(scope.question, earlier, quoted_stems, names_file=names_file)
+    rewritten = standalone if standalone != scope.question else ""
     if scope.named:
-        return Understood(asked, rewritten, scope.paths, scope.paths)
+        return Understood(standalone, rewritten, scope.paths, scope.paths)
     if last is not None and last.limited_to and rewritten and not request.limit:
         # A question that leans on the last one is about the same files.
-        return Understood(asked, rewritten, last.limited_to, last.limited_to)
-    return Understood(asked, rewritten, scope.paths, request.limit)
+        return Understood(standalone, rewritten, last.limited_to, last.limited_to)
+    return Understood(standalone, rewritten, scope.paths, request.limit)
 
 
 def answer(

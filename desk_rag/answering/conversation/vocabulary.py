@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from desk_rag.answering.requirements import dates
 from desk_rag.store.catalog.words import STOP_WORDS as STOP_WORDS
 
 
@@ -27,7 +28,7 @@ THINGS = _words("it this that these those them they")
 PLACES = _words("there")
 TIMES = _words("then")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-MONTHS = _words("january february march april may june july august september october november december")
+MONTHS = frozenset(dates.MONTHS)
 WEEKDAYS = _words("monday tuesday wednesday thursday friday saturday sunday")
 SEASONS = _words("spring summer autumn fall winter")
 TIME_NOUNS = SEASONS | _words("year month week morning evening afternoon time day weekend")

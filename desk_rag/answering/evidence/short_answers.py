@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
+from desk_rag.answering.requirements.dates import MONTHS
 
-_MONTH = (
-    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?"
-    r"|nov(?:ember)?|dec(?:ember)?)\.?"
-)
+_MONTH = rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)}|sept)\.?"
 _DATE = rf"(?:\d{{1,2}}\s+{_MONTH}(?:\s+\d{{4}})?|{_MONTH}\s+\d{{1,2}}(?:,?\s+\d{{4}})?|\d{{4}}-\d{{2}}-\d{{2}})"
 _CLOCK = r"\d{1,2}[:.]\d{2}(?:\s?[ap]\.?m\b\.?)?"
 _PERIOD = re.compile(
@@ -23,7 +21,7 @@ _PERIOD = re.compile(
 """A time of day with the one until which it lasts, and its day."""
 _ASKS_START = re.compile(r"^(?:from\s+when|since\s+when)\b|\b(?:start|begin|open)s?\b", re.I)
 _ASKS_END = re.compile(r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:end|finish|close|over)(?:s|es)?\b", re.I)
-_NUMBER_MARK = re.compile(r"^[^\w\n]{0,4}\d{1,3}(?:(?:\.\d{1,3})+[.)]?|[.)])(?:\s*\[[ xX]?\])?\s+(?=[A-Z])")
+_NUMBER_MARK = re.compile(r"^[^\w\n]{0,4}\d{1,3}(?:(?:\.\d{1,3})+[.)]?|[.)])(?:\s*\[[ xX]?\])?\s+(?=[^\W\d_a-z])")
 _GOES_ON = re.compile(r",?\s+(?:and|but)\s+(?:is|are|was|were|has|have|will|may|must|can)\b.*$", re.I | re.S)
 _BRACKETS = {")": "(", "]": "["}
 

@@ -94,7 +94,7 @@ def _name_by_role(question: str, sentence: str) -> _Part | None:
 
 
 def _subject(question: str, sentence: str) -> _Part | None:
-    """What stands before the verb of 'Who takes over the store?' in 'Ana takes over the store from Ben.'"""
+    """The subject of the question's verb: Ana, for 'Who takes over the store?' and 'Ana takes over the store.'"""
     match = _WHO_DOES.match(question.strip())
     if match is None:
         return None
@@ -126,7 +126,7 @@ def _changed_values(question: str, sentence: str) -> tuple[_Part | None, list[_P
 
 
 def _with_or_without(question: str, sentence: str) -> list[tuple[_Part, float]]:
-    """What stands before or after 'without' in a sentence with two values, as the question asks; else nothing."""
+    """The part before or after 'without' in a sentence with a value in each, whichever the question asks for."""
     match = _WITHOUT.search(sentence)
     if match is None or not (_WITHOUT.search(question) or _WITH.search(question)):
         return []

@@ -163,7 +163,7 @@ def two_questions(question: str) -> tuple[str, str] | None:
 
 
 def _both_ways(question: str) -> tuple[str, str] | None:
-    """Return whether two parts contradict each other: 'with' and 'without a charger', or two years."""
+    """The two questions of one about something with and without a thing, or in two years; None for others."""
     match = _BOTH_WAYS.match(question) or _WITH_AND_WITHOUT.match(question)
     if match is not None and match["one"].lower() != match["other"].lower() and re.match(_ASKING, question, re.I):
         begin, thing = match["asks"], match["thing"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,19 +191,11 @@ def finish(
     """
     began, passages, files = read
     timings = Timings((Stage("read", time.perf_counter() - began),))
-    done = Answer(
-        question=question,
-        text=text,
+    done = replace(
+        _without_model(question, text, timings),
         found=found,
         citations=shown.citations,
-        dropped_quotes=(),
         sources=shown.sources,
-        timings=timings,
-        warm_chunks=0,
-        cold_chunks=0,
-        mode=AnswerMode.CACHED,
-        model=READ_BY_WORDS,
-        raw="",
         not_read=not_read,
         support=support,
         basis=Basis(passages, store.counts(under=under).chunks, files),
@@ -223,21 +215,24 @@ def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
     yield Retrieved(())
     yield FirstToken(timings)
     yield AnswerText(text)
-    yield Finished(
-        Answer(
-            question=question,
-            text=text,
-            found=False,
-            citations=(),
-            dropped_quotes=(),
-            sources=(),
-            timings=timings,
-            warm_chunks=0,
-            cold_chunks=0,
-            mode=AnswerMode.CACHED,
-            model=READ_BY_WORDS,
-            raw="",
-        )
+    yield Finished(_without_model(question, text, timings))
+
+
+def _without_model(question: str, text: str, timings: Timings) -> Answer:
+    """Return an answer without sources that no model wrote."""
+    return Answer(
+        question=question,
+        text=text,
+        found=False,
+        citations=(),
+        dropped_quotes=(),
+        sources=(),
+        timings=timings,
+        warm_chunks=0,
+        cold_chunks=0,
+        mode=AnswerMode.CACHED,
+        model=READ_BY_WORDS,
+        raw="",
     )
 
 

@@ -155,13 +155,13 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     kind = kind_asked(question)
     if kind is not None and not is_of_kind(kind, answer):
         return f"The question asks for {kind.value}, and “{answer}” is none"
-    asked = _ASKS_WHO_IS.match(question.strip())
+    who_is = _ASKS_WHO_IS.match(question.strip())
     if (
-        asked is not None
+        who_is is not None
         and _ONLY_NAMES.fullmatch(answer.strip())
-        and not set(answer.split()) & set(asked["name"].split())
+        and not set(answer.split()) & set(who_is["name"].split())
     ):
-        return f"The question asks who {asked['name']} is, and “{answer}” is another name"
+        return f"The question asks who {who_is['name']} is, and “{answer}” is another name"
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
     return ""

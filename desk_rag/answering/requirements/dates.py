@@ -7,16 +7,16 @@ import re
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-_MONTHS = tuple(
+MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
 )
-_MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in _MONTHS) + r"))\.?"
+_MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r"))\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
 _DAY_MONTH = re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}\b{_YEAR}", re.I)
 _MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}\b(?!\d){_YEAR}", re.I)
 _MONTH_ONLY = re.compile(
-    rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(_MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
+    rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
 )
 _ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})(?:-(?P<day>\d{2}))?\b")
 
@@ -60,7 +60,7 @@ def dates(text: str) -> list[Date]:
         for match in pattern.finditer(text.replace("_", "-") if pattern is _ISO else text):
             parts = match.groupdict()
             month = parts["month"].lower().rstrip(".")
-            number = int(month) if month.isdigit() else [name[:3] for name in _MONTHS].index(month[:3]) + 1
+            number = int(month) if month.isdigit() else [name[:3] for name in MONTHS].index(month[:3]) + 1
             all_dates.append(Date(int(parts["year"] or 0), number, int(parts.get("day") or 0)))
     return all_dates
 
@@ -92,4 +92,4 @@ def _day_after(begin: date, count: str, unit: str) -> date:
 
 
 def _in_words(day: date) -> str:
-    return f"{day.day} {_MONTHS[day.month - 1].capitalize()} {day.year}"
+    return f"{day.day} {MONTHS[day.month - 1].capitalize()} {day.year}"

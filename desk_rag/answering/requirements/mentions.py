@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.stems import content_stems
 
 Value = str | int | tuple[int, int]
 
-_MONTHS = tuple(
-    "january february march april may june july august september october november december".split()  # noqa: SIM905
-)
 _WEEKDAYS = tuple("monday tuesday wednesday thursday friday saturday sunday".split())  # noqa: SIM905
 _YEAR = re.compile(r"(?<![\w.,])(?P<year>(?:19\d\d|20[0-4]\d))(?![\w]|[.,]\d)|(?<=[_-])(?P<last>20[0-4]\d)(?!\d)")
-_MONTH_NAMES = "|".join(name if name in ("may", "march") else f"{name}|{name[:3]}" for name in _MONTHS)
+_MONTH_NAMES = "|".join(name if name in ("may", "march") else f"{name}|{name[:3]}" for name in MONTHS)
 _MONTH = re.compile(rf"(?<![\w])(?P<name>{_MONTH_NAMES})\.?(?![\w'’])", re.I)
 _ISO_MONTH = re.compile(r"(?<!\d)(?:19|20)\d\d-(?P<number>[01]\d)(?:-(?P<day>[0-3]\d))?(?!\d)")
 _DAY_MONTH = re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\.?\s+(?:of\s+)?(?P<name>{_MONTH_NAMES})\b", re.I)
@@ -173,7 +171,7 @@ def numbered_kinds(question: str) -> Iterator[tuple[Kind, Value, str]]:
 
 def is_time(word: str) -> bool:
     """True for the name of a month or weekday."""
-    return word.lower() in _MONTHS or word.lower() in _WEEKDAYS or word.lower().rstrip("s") in _WEEKDAYS
+    return word.lower() in MONTHS or word.lower() in _WEEKDAYS or word.lower().rstrip("s") in _WEEKDAYS
 
 
 def _numbered(question: str) -> Iterator[re.Match[str]]:
@@ -197,7 +195,7 @@ def _plain(number: str) -> str:
 
 
 def _month(name: str) -> int:
-    return [month[:3] for month in _MONTHS].index(name.lower()[:3]) + 1
+    return [month[:3] for month in MONTHS].index(name.lower()[:3]) + 1
 
 
 def _years(text: str) -> Iterator[tuple[int, Value]]:

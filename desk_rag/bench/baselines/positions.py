@@ -12,7 +12,7 @@ from desk_rag.model.language_model import LanguageModel
 
 
 class Overlapping(Enum):
-    """Where the question starts."""
+    """Position of the question's first token."""
 
     COMPOSITE = "composite"
     """Behind the sum of the chunks' lengths."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,9 +41,9 @@ def purge(
         return _purge_all(settings, config_file or default_path(), ends=has_ended, as_json=as_json)
     path, file = Path(os.path.realpath(folder.expanduser())), SettingsFile(config_file or default_path())
     _check_is_known(settings, path)
-    rules = _rules_for(settings, path)
+    rule = _rule_for(settings, path)
     what = f"everything derived from {path}, and what saved chats say about it"
-    confirm(what, sure=sure, besides=_excluded(rules, file, "is excluded from then on"))
+    confirm(what, sure=sure, besides=_excluded(rule, file, "is excluded from then on"))
     keeping.make_way(settings.data_dir, watching=False)
     if not exists(settings):
         from desk_rag.store.chats.chats import forget_folder
@@ -52,11 +52,11 @@ def purge(
         if turns and not as_json:
             print_lines([_chats_line(turns)])
         return nothing_indexed(settings, as_json=as_json)
-    before, unwritten = _write(rules, file)
-    with _taking_back(() if unwritten else rules, before, file):
-        report, left_out = _purge_folder(settings, path, rules, check=check)
+    added, unwritten = _write(rule, file)
+    with _taking_back(added, file):
+        report, left_out = _purge_folder(settings, path, rule, check=check)
     if as_json:
-        written = [] if unwritten else list(rules)
+        written = [rule] if rule and not unwritten else []
         extra = {"excluded": written, "settings_file": str(file.path)}
         out.print_json(sys.stdout, asdict(report) | extra | ({"not_excluded": unwritten} if unwritten else {}))
         return StoreError.exit_code if report.traces else 0
@@ -70,84 +70,78 @@ def purge(
         why = "their text is too short to search for, or other documents hold it too"
         lines.append(f"{out.plural(report.unsearched, 'chunk')} could not be searched for: {why}.")
     lines += [f"Part of the text is still in {trace}." for trace in report.traces]
-    print_lines([*lines, *_outlook(settings, path, file, rules, unwritten, left_out=left_out)])
+    print_lines([*lines, *_outlook(settings, path, file, rule, unwritten, left_out=left_out)])
     return StoreError.exit_code if report.traces else 0
 
 
-def _rules_for(settings: Settings, path: Path) -> tuple[str, ...]:
-    """Return rules by which no indexed folder around `path` reads it again."""
+def _rule_for(settings: Settings, path: Path) -> str:
+    """Return the rule by which no indexed folder around `path` reads it again; '' if none is needed."""
     from desk_rag.indexer.resident import exclusion
 
     if not exists(settings):
-        return ()
+        return ""
     with open_store(settings, writer=False) as store:
         named = [folder.expanduser().resolve() for folder in settings.folders]
         folders = list(dict.fromkeys([*named, *store.volumes.roots()]))
         around = [folder for folder in folders if folder in path.parents]
         if not path.exists() and all(folder.exists() for folder in around):
-            return ()  # there is nothing to be read again
+            return ""  # there is nothing to be read again
         is_folder = not path.is_file() and store.document(path) is None
-        return exclusion.missing_rules(path, around, settings, is_folder=is_folder)
+        return exclusion.missing_rule(path, around, settings, is_folder=is_folder)
 
 
-def _excluded(rules: Sequence[str], file: SettingsFile, how: str) -> str:
-    """Return a sentence that names the rules and the file they stand in; '' if there are none."""
-    named = ", ".join(f"“{rule}”" for rule in rules)
-    return f"{named} {how} (`exclude` under [index] in {shown_path(file.path)})." if rules else ""
+def _excluded(rule: str, file: SettingsFile, how: str) -> str:
+    """Return a sentence that names the rule and the file it stands in; '' without a rule."""
+    return f"“{rule}” {how} (`exclude` under [index] in {shown_path(file.path)})." if rule else ""
 
 
-def _write(rules: Sequence[str], file: SettingsFile) -> tuple[tuple[str, ...], str]:
-    """Add rules to the settings file; return those that were there, and why that failed, '' if it did not.
+def _write(rule: str, file: SettingsFile) -> tuple[str, str]:
+    """Add the rule to the settings file; return it if it is new there, and why that failed, '' if it did not.
 
-    A full drive must not keep the text.
+    A failure is no error: a full drive must not keep the text.
     """
     from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
 
     try:
-        before = rules_in(file) if rules else ()
-        if new := [rule for rule in rules if rule not in before]:
-            file.write({EXCLUDE: [*before, *new]})
+        before = rules_in(file) if rule else ()
+        if not rule or rule in before:
+            return "", ""
+        file.write({EXCLUDE: [*before, rule]})
     except ConfigError as error:
-        return (), error.message
-    return before, ""
+        return "", error.message
+    return rule, ""
 
 
 @contextmanager
-def _taking_back(rules: Sequence[str], before: Sequence[str], file: SettingsFile) -> Iterator[None]:
-    """If the block fails, take rules out of the settings file again, except those that were there `before`."""
-    try:
-        yield
-    except BaseException:
-        _take_back([rule for rule in rules if rule not in before], file)
-        raise
-
-
-def _take_back(new: Sequence[str], file: SettingsFile) -> None:
+def _taking_back(rule: str, file: SettingsFile) -> Iterator[None]:
+    """Take the rule out of the settings file again if the block fails; '' is none."""
     from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
 
     try:
-        if new:
-            file.write({EXCLUDE: [rule for rule in rules_in(file) if rule not in new] or None})
-    except ConfigError as error:
-        print_lines([f"{error.message} Take {' and '.join(new)} out of `exclude` there: nothing was forgotten."])
+        yield
+    except BaseException:
+        try:
+            if rule:
+                file.write({EXCLUDE: list(rules_in(file, without=rule)) or None})
+        except ConfigError as error:
+            print_lines([f"{error.message} Take “{rule}” out of `exclude` there: nothing was forgotten."])
+        raise
 
 
 def _outlook(
-    settings: Settings, path: Path, file: SettingsFile, rules: Sequence[str], unwritten: str, *, left_out: bool
+    settings: Settings, path: Path, file: SettingsFile, rule: str, unwritten: str, *, left_out: bool
 ) -> list[str]:
     """Return sentences about whether, and when, the path is read again."""
     if unwritten:
-        wanted = " and ".join(f'"{rule}"' for rule in rules)
         return [
-            f"{unwritten} So {shown_path(path)} is read again with the next question; to prevent that, add {wanted} to "
-            "`exclude` under [index] there."
+            f"{unwritten} So {shown_path(path)} is read again with the next question; to prevent that, add "
+            f'"{rule}" to `exclude` under [index] there.'
         ]
-    if rules:
-        again = "a line" if len(rules) > 1 else "that line"
+    if rule:
         return [
-            _excluded(rules, file, "is excluded from now on"),
-            f"`desk-rag index` does not read {shown_path(path)} again until you remove {again}. Under another name it "
-            "would be read.",
+            _excluded(rule, file, "is excluded from now on"),
+            f"`desk-rag index` does not read {shown_path(path)} again until you remove that line. Under another "
+            "name it would be read.",
         ]
     if not path.exists():
         return []
@@ -178,15 +172,16 @@ def _chats_line(turns: int) -> str:
     return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
 
 
-def _purge_folder(settings: Settings, path: Path, rules: Sequence[str], *, check: bool) -> tuple[PurgeReport, bool]:
+def _purge_folder(settings: Settings, path: Path, rule: str, *, check: bool) -> tuple[PurgeReport, bool]:
     """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
     from desk_rag.indexer.resident import exclusion, handover
     from desk_rag.store.open_to_purge import open_to_purge
 
     with suppress(NoResident):
         purged = handover.purge(settings, path, check=check, progress=out.Progress(sys.stderr))
-        with suppress(DeskRagError):  # that process leaves the folder out in any case until it ends
-            handover.use_index_settings(exclusion.with_rules(settings, (*settings.index.exclude, *rules)))
+        if rule:
+            with suppress(DeskRagError):  # that process leaves the folder out in any case until it ends
+                handover.use_index_settings(exclusion.with_rules(settings, (*settings.index.exclude, rule)))
         return purged
     store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
     with store:

@@ -50,6 +50,6 @@ def _blocks(name: str, overlap: int) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    found = list(_search_all(asked["files"], [piece.encode() for piece in asked["pieces"]]))
-    json.dump(found, sys.stdout)
+    request = json.load(sys.stdin)
+    traces = list(_search_all(request["files"], [piece.encode() for piece in request["pieces"]]))
+    json.dump(traces, sys.stdout)

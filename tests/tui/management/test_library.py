@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
 from desk_rag import config
@@ -13,6 +15,7 @@ from desk_rag.store.catalog import checksums
 from desk_rag.store.catalog.rows import upsert
 from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp
+from desk_rag.tui.management.library import Entry, Library, Listed
 from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.panels.choice import ChoiceScreen
@@ -44,6 +47,26 @@ def line_of(pilot: Pilot[int], name: str) -> str:
 async def choose(pilot: Pilot[int], key: str) -> None:
     await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceScreen))
     await pilot.press(key)
+
+
+async def test_what_can_be_done_is_offered_when_the_rows_come_late(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, rows_may_come = Library.entries, threading.Event()
+
+    def late(library: Library, listed: Listed, first: int, number: int) -> list[Entry]:
+        rows_may_come.wait(30)
+        return read(library, listed, first, number)
+
+    monkeypatch.setattr(Library, "entries", late)
+    async with opened() as pilot:
+        await pilot.press("f3")
+        await until(pilot, lambda: "4 files read" in screen_text(pilot.app))
+        await pilot.pause(0.2)
+        assert "Actions" not in screen_text(pilot.app)
+        rows_may_come.set()
+        await until(pilot, lambda: "notes.md" in screen_text(pilot.app))
+        await until(pilot, lambda: "^o Actions" in screen_text(pilot.app), 3)
 
 
 async def test_every_file_has_its_state_and_reason(opened: Open, world: World) -> None:

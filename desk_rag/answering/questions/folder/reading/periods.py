@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
-from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.dates import MONTHS, Date, dates
 
-_MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
-_MONTH = "(?:" + "|".join(f"{name}|{name[:3]}" for name in _MONTHS) + r")\.?"
+_MONTH = "(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r")\.?"
 _YEAR = r"(?:19\d\d|20[0-4]\d)"
 _ONE = (
     rf"(?:\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?|{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?\b(?!\d)"
@@ -150,7 +149,7 @@ def _is_date(match: re.Match[str], text: str) -> bool:
     one = match["one"]
     if re.fullmatch(_MONTH, one, re.I):
         if not one[0].isupper():
-            return bool(re.match(rf"(?:in|during|since)\s+(?:{'|'.join(_MONTHS)})$", match.group().strip(), re.I))
+            return bool(re.match(rf"(?:in|during|since)\s+(?:{'|'.join(MONTHS)})$", match.group().strip(), re.I))
         return match.group().strip() != one or match.start() > 0
     return bool(re.search(r"\d", one))
 
@@ -172,7 +171,7 @@ def _long(text: str) -> str:
     word = re.match(r"[A-Za-z]+", text)
     if word is None:
         return text
-    name = next((name for name in _MONTHS if name.startswith(word.group().lower())), word.group())
+    name = next((name for name in MONTHS if name.startswith(word.group().lower())), word.group())
     return name.capitalize() + text[word.end() :].removeprefix(".")
 
 
@@ -285,5 +284,5 @@ def written(day: Date | None) -> str:
     """Return a date in words: '12 March 2021', 'March 2021' or '2021'; '' for an unknown one."""
     if day is None:
         return ""
-    month = _MONTHS[day.month - 1].capitalize() if day.month else ""
+    month = MONTHS[day.month - 1].capitalize() if day.month else ""
     return " ".join(filter(None, [str(day.day) if day.day else "", month, str(day.year) if day.year else ""]))

@@ -73,7 +73,7 @@ def test_the_event_of_an_invitation_is_read(read: Read) -> None:
     )
     document = read("invitation.eml", bytes(message))
     assert "You are invited to the rehearsal." in texts(document)
-    assert "Rehearsal: 21 March 2026 19:00 to 21:00 (Europe/Berlin); Place: Parish hall" in texts(document)
+    assert "Rehearsal: 21 March 2026 19:00 to 21:00; Place: Parish hall; Time zone: Europe/Berlin" in texts(document)
 
 
 def test_attached_text_is_read_and_other_attachments_are_counted(read: Read) -> None:
@@ -114,9 +114,9 @@ def test_an_event_says_its_length_its_zone_and_the_days_it_leaves_out(read: Read
     )
     document = read("team.ics", f"BEGIN:VCALENDAR\n{series}{moved}END:VCALENDAR\n")
     assert texts(document)[1::2] == [
-        "Review: 1 April 2026 10:00 to 10:45 (America/New_York); Repeats: freq=weekly, count=6, byday=we; "
-        "Not on: 15 April 2026 10:00",
-        "Review: 23 April 2026 15:30 (America/New_York); Instead of: 22 April 2026 10:00",
+        "Review: 1 April 2026 10:00 to 10:45; Repeats: freq=weekly, count=6, byday=we; "
+        "Not on: 15 April 2026 10:00; Time zone: America/New_York",
+        "Review: 23 April 2026 15:30; Instead of: 22 April 2026 10:00; Time zone: America/New_York",
     ]
 
 

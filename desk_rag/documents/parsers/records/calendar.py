@@ -132,7 +132,7 @@ def _facts(event: Any) -> list[str]:
     start, due = _moment(event, "DTSTART"), _moment(event, "DUE")
     end = _moment(event, "DTEND", exclusive=True) or _end_after(event)
     summary = _words(event.get("SUMMARY")) or "(no title)"
-    facts = [f"{summary}: {_period(start, end)}{_zone(event, start)}" if start else summary]
+    facts = [f"{summary}: {_period(start, end)}" if start else summary]
     if moved := _moment(event, "RECURRENCE-ID"):
         facts.append(f"Instead of: {moved}")
     if due:
@@ -148,6 +148,8 @@ def _facts(event: Any) -> list[str]:
     left_out = [_shown_moment(day.dt) for days in _values(event.get("EXDATE")) for day in getattr(days, "dts", ())]
     if left_out:
         facts.append(f"Not on: {', '.join(left_out)}")
+    if ":" in start and (zone := _zone(event)):
+        facts.append(f"Time zone: {zone}")
     return facts
 
 
@@ -160,10 +162,10 @@ def _end_after(event: Any) -> str:
     return ""
 
 
-def _zone(event: Any, start: str) -> str:
-    """Return the time zone that an event names, as the file names it: ' (Europe/Berlin)'."""
+def _zone(event: Any) -> str:
+    """Return the time zone of an event, as the file names it: 'Europe/Berlin'."""
     zones = [value.params.get("TZID") for value in _values(event.get("DTSTART")) if hasattr(value, "params")]
-    return f" ({zones[0]})" if zones and zones[0] and ":" in start else ""
+    return str(zones[0]) if zones and zones[0] else ""
 
 
 def _values(values: Any) -> list[Any]:

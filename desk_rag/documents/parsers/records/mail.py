@@ -38,6 +38,7 @@ _REPLY_LINE = re.compile(
 _IN_HTML = re.compile(
     r"\bHTML\b|view (?:this|the) (?:e-?mail|message) in|im Browser|dans votre navigateur", re.IGNORECASE
 )
+_UNDISCLOSED = re.compile(r"undisclosed[- ]recipients\b", re.IGNORECASE)
 _NAME_AND_ADDRESS = re.compile(r'"(?P<name>[^"<>]+)"\s*<[^<>\s]+>$')
 _LONGEST_STAND_IN = 400
 """Characters of a plain text that may be there only to say that the message is in HTML."""
@@ -194,7 +195,7 @@ def _from_mime(message: EmailMessage) -> _MailContent:
             texts.append((_content(part), False))  # its boundary is missing
     return _MailContent(
         sender=_people(_header(message, "From")),
-        recipients=_people(_header(message, "To")),
+        recipients="" if _UNDISCLOSED.match(_header(message, "To")) else _people(_header(message, "To")),
         date=_date_header(message),
         subject=_header(message, "Subject"),
         texts=tuple(texts),

@@ -29,7 +29,6 @@ from desk_rag.indexer.machine.idle import lower_priority
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
 from desk_rag.indexer.resident.answers import Resident
-from desk_rag.indexer.resident.protocol import is_supported
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
@@ -103,7 +102,7 @@ def _serve(settings: Settings, service: Service, models: Models, end: Callable[[
         service=lambda: service, end=end,
     )  # fmt: skip
     server = Server(settings.data_dir, resident.handle, idle)
-    if (reason := server.start()) and is_supported():
+    if reason := server.start():
         _log.warning("other processes must answer by themselves: %s", reason)
     return server
 

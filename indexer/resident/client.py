@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,19 +9,16 @@ from pathlib import Path
 
 from desk_rag.errors import DeskRagError
 from desk_rag.indexer.resident.protocol import (
-    CONNECT_SECONDS,
     MOST_MESSAGE,
+    Connection,
     Lines,
     Message,
     NoResident,
-    address,
     decode,
     encode,
     greeting,
-    is_same_user,
-    is_supported,
+    transport,
 )
-from desk_rag.indexer.resident.protocol import SOCKET as _NAME
 
 _FIRST_SECONDS = 3.0
 """Time in which a resident process confirms a request; one that is stopped or stuck does not."""
@@ -46,32 +42,27 @@ def request(data_dir: Path, message: Message, stop: Callable[[], bool] = lambda:
     yield from answer(send(data_dir, message), stop)
 
 
-def send(data_dir: Path, message: Message) -> socket.socket:
+def send(data_dir: Path, message: Message) -> Connection:
     """Send a request and return the connection for `answer`. Raises NoResident if there is no process to ask."""
-    data_dir = data_dir.expanduser().absolute()
-    if not is_supported() or not (data_dir / "run" / _NAME).exists():
-        raise NoResident("")
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(CONNECT_SECONDS)
-        with address(data_dir) as path:
-            connection.connect(path)
-        if not is_same_user(connection):
-            raise NoResident("it belongs to another user")
+        connection = transport().connect(data_dir.expanduser().absolute())
+    except OSError as error:  # nobody listens: a process ended without removing its socket
+        raise NoResident("") from error
+    try:
         connection.sendall(encode({**greeting(), **message}))
-    except (OSError, NoResident) as error:  # nobody listens: a process ended without removing its socket
+    except OSError as error:
         connection.close()
-        raise error if isinstance(error, NoResident) else NoResident("") from error
+        raise NoResident("") from error
     return connection
 
 
-def answer(connection: socket.socket, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
+def answer(connection: Connection, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
     """Yield the messages of the answer to what was sent, as `request` does, and close the connection."""
     with connection:
         yield from _messages(connection, stop)
 
 
-def _messages(connection: socket.socket, stop: Callable[[], bool]) -> Iterator[Message]:
+def _messages(connection: Connection, stop: Callable[[], bool]) -> Iterator[Message]:
     lines, stop_sent = Lines(connection, MOST_MESSAGE), False
     connection.settimeout(_POLL_SECONDS)
     _confirm(_next(lines, time.monotonic() + _FIRST_SECONDS))

@@ -16,12 +16,14 @@ import desk_rag
 from desk_rag.config import Settings
 from desk_rag.errors import DeskRagError
 from desk_rag.indexer.resident import client, values
-from desk_rag.indexer.resident.protocol import SOCKET, Message, NoResident, is_supported
+from desk_rag.indexer.resident.protocol import Message, NoResident, transport
 
 _START_SECONDS = 60.0
 _LEAVE_SECONDS = 30.0
 """Seconds that an answer in progress gets to end before another command continues."""
 _POLL_SECONDS = 0.03
+_WITHOUT_CONSOLE = getattr(subprocess, "CREATE_NO_WINDOW", 0) | getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""On Windows: Ctrl+C in the console, or closing it, does not end the process."""
 
 
 def status(data_dir: Path) -> Message | None:
@@ -37,8 +39,6 @@ def ensure(settings: Settings) -> str:
 
     A kept process with other settings is replaced.
     """
-    if not is_supported():
-        return "this system has no Unix sockets"
     running = status(settings.data_dir)
     if running is not None and (not running.get("kept") or running.get("settings") == values.settings_key(settings)):
         return ""
@@ -58,7 +58,8 @@ def make_way(data_dir: Path, *, watching: bool = False) -> bool:
     except (NoResident, DeskRagError):
         return False
     end = time.monotonic() + _LEAVE_SECONDS
-    while (data_dir / "run" / SOCKET).exists() and time.monotonic() < end:  # removed last
+    mark = transport().mark(data_dir)
+    while mark.exists() and time.monotonic() < end:  # removed last
         time.sleep(_POLL_SECONDS)
     return True
 
@@ -77,6 +78,7 @@ def start(settings: Settings) -> subprocess.Popen[str]:
         env={**os.environ, "PYTHONPATH": paths},
         cwd=Path(settings.data_dir.anchor),  # elsewhere it would keep a drive from being unmounted
         start_new_session=True,
+        creationflags=_WITHOUT_CONSOLE,
     )
     assert child.stdin is not None
     with child.stdin, suppress(BrokenPipeError):

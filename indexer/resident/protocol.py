@@ -1,4 +1,4 @@
-"""The socket between a resident desk-rag and its clients: where it is, who may use it, and its lines.
+"""What a resident desk-rag and its clients say to each other: lines over a Unix socket or a named pipe.
 
 Each message is one line of JSON. A client sends one request; the resident process answers with any number of messages
 and ends with one that has the key `end`, `declined` or `error`. Imports nothing heavy: a client starts in moments.
@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol, Self
 
 from desk_rag import __version__
-from desk_rag.errors import ForeignPlace
-from desk_rag.owned_directory import OwnedDirectory
 
 PROTOCOL = 1
-SOCKET = "resident.sock"
 MOST_REQUEST = 256 * 1024
 """Maximum bytes of a request, which holds a question, folders and settings."""
 MOST_MESSAGE = 16 * 1024 * 1024
@@ -28,8 +23,6 @@ MOST_MESSAGE = 16 * 1024 * 1024
 CONNECT_SECONDS = 1.0
 REQUEST_SECONDS = 5.0
 """Seconds within which a client must send its request."""
-_LONGEST_PATH = 100
-"""Maximum bytes of a socket's path; systems allow 104 or 108."""
 NEW_FOLDER = "a folder was never indexed"
 """Reason to decline a question whose folder is not indexed yet."""
 Message = Mapping[str, object]
@@ -39,35 +32,61 @@ class NoResident(Exception):
     """No resident process can be reached, or it declines the request; the message is the reason, if there is one."""
 
 
-def is_supported() -> bool:
-    """Return whether this system has Unix sockets."""
-    return hasattr(socket, "AF_UNIX") and os.name == "posix"
+class Connection(Protocol):
+    """A connection between a client and the resident process, over a Unix socket or a named pipe."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def settimeout(self, seconds: float) -> None: ...
+
+    def recv(self, size: int) -> bytes:
+        """Return what has arrived, at most `size` bytes; b"" at the end. Raises TimeoutError, OSError."""
+
+    def sendall(self, data: bytes) -> None: ...
+
+    def is_same_user(self) -> bool:
+        """Return whether the process at the other end belongs to this user; asked once, by the resident process."""
+
+    def has_more(self) -> bool:
+        """Return whether something has arrived or the other end has closed."""
+
+    def close(self) -> None: ...
 
 
-@contextmanager
-def address(data_dir: Path) -> Iterator[str]:
-    """Context with the socket's address, as a path through an open handle of its folder. Raises NoResident."""
-    try:
-        with OwnedDirectory(data_dir).opened(data_dir / "run") as folder:
-            path = str(folder.reach(SOCKET))
-            if len(os.fsencode(path)) > _LONGEST_PATH:
-                raise NoResident(f"the path of the data directory is too long for a socket: {data_dir}")
-            yield path
-    except (OSError, ForeignPlace) as error:
-        raise NoResident("") from error
+class Listener(Protocol):
+    """Accepts connections until it is closed."""
+
+    def accept(self) -> Connection:
+        """Return the next connection. Raises TimeoutError if none comes for a while, OSError once it is closed."""
+
+    def close(self) -> None:
+        """Accept no more, and remove what told clients of this process."""
 
 
-def is_same_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end belongs to this user."""
-    system: str = sys.platform
-    if system == "linux":
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", credentials)[1]) == os.geteuid()
-    if system == "darwin":
-        local_peercred, version_uid = 1, struct.Struct("=II")
-        credentials = connection.getsockopt(0, local_peercred, 76)  # struct xucred
-        return int(version_uid.unpack_from(credentials)[1]) == os.geteuid()
-    return False
+class Transport(Protocol):
+    """A way to reach the resident process: the modules `unix_socket` and `named_pipe`."""
+
+    def connect(self, data_dir: Path) -> Connection:
+        """Connect to a process of this user. Raises NoResident, OSError."""
+
+    def listen(self, data_dir: Path, idle_seconds: float) -> Listener:
+        """Return a listener whose `accept` waits so long. Raises NoResident with the reason, OSError."""
+
+    def mark(self, data_dir: Path) -> Path:
+        """Return the path that exists while a process listens."""
+
+
+def transport() -> Transport:
+    """Return the way of this system: a Unix socket, or a named pipe where there are none (Windows)."""
+    if hasattr(socket, "AF_UNIX") and os.name == "posix":
+        from desk_rag.indexer.resident import unix_socket
+
+        return unix_socket
+    from desk_rag.indexer.resident import named_pipe
+
+    return named_pipe
 
 
 def encode(message: Message) -> bytes:
@@ -91,10 +110,16 @@ def greeting() -> dict[str, object]:
     return {"protocol": PROTOCOL, "version": __version__}
 
 
-class Lines:
-    """Reads lines of limited length from a socket."""
+class Readable(Protocol):
+    """What lines are read from."""
 
-    def __init__(self, connection: socket.socket, most: int) -> None:
+    def recv(self, size: int, /) -> bytes: ...
+
+
+class Lines:
+    """Reads lines of limited length from a connection."""
+
+    def __init__(self, connection: Readable, most: int) -> None:
         self._connection, self._most = connection, most
         self._buffer = bytearray()
 

@@ -1,10 +1,8 @@
-"""Serve requests on the socket in the data directory: one thread per client, limits on size, number and time."""
+"""Serve requests of other processes: one thread per client, limits on size, number and time."""
 
 from __future__ import annotations
 
 import logging
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,28 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 
 from desk_rag import __version__
-from desk_rag.errors import DeskRagError, ForeignPlace, told_to_user
+from desk_rag.errors import DeskRagError, told_to_user
 from desk_rag.indexer.resident.protocol import (
-    CONNECT_SECONDS,
     MOST_REQUEST,
     PROTOCOL,
     REQUEST_SECONDS,
-    SOCKET,
+    Connection,
     Lines,
+    Listener,
     Message,
     NoResident,
-    address,
     decode,
     encode,
-    is_same_user,
-    is_supported,
+    transport,
 )
-from desk_rag.owned_directory import OwnedDirectory
 
 _log = logging.getLogger(__name__)
 
 _MOST_CLIENTS = 8
-_MOST_WAITING = 64
 _SEND_SECONDS = 30.0
 """Seconds that a client may take to accept a message."""
 _IDLE_EVERY = 10.0
@@ -55,30 +49,17 @@ class Server:
         """`idle` is called every `idle_every` seconds while no client connects."""
         self._data_dir, self._handle, self._idle = data_dir.absolute(), handle, idle
         self._idle_every = max(0.05, idle_every)
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._stopping = threading.Event()
         self._clients = threading.BoundedSemaphore(_MOST_CLIENTS)
         self._thread = threading.Thread(target=self._accept, name="resident", daemon=True)
 
     def start(self) -> str:
         """Listen; return "" or the reason why that is not possible, with nothing changed."""
-        if not is_supported():
-            return "this system has no Unix sockets"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with address(self._data_dir) as path:
-                if _is_served(path):
-                    listener.close()
-                    return "another desk-rag answers already"
-                self._remove()
-                listener.bind(path)
-                Path(path).chmod(0o600)
-            listener.listen(_MOST_WAITING)
+            self._listener = transport().listen(self._data_dir, self._idle_every)
         except (OSError, NoResident) as error:
-            listener.close()
             return str(error) or "its socket cannot be made"
-        listener.settimeout(self._idle_every)
-        self._listener = listener
         self._thread.start()
         return ""
 
@@ -86,11 +67,8 @@ class Server:
         """Accept no more requests, and wait at most `timeout` seconds until those in progress have stopped."""
         self._stopping.set()
         if self._listener is not None:
-            with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             self._listener.close()
             self._listener = None
-            self._remove()
         self.drain(timeout)
 
     def drain(self, timeout: float) -> None:
@@ -102,15 +80,11 @@ class Server:
         for _ in range(idle_clients):
             self._clients.release()
 
-    def _remove(self) -> None:
-        with suppress(OSError, ForeignPlace):
-            OwnedDirectory(self._data_dir).remove_socket(self._data_dir / "run" / SOCKET)
-
     def _accept(self) -> None:
         listener = self._listener
         while listener is not None and not self._stopping.is_set():
             try:
-                connection, _ = listener.accept()
+                connection = listener.accept()
             except TimeoutError:
                 try:
                     self._idle()
@@ -121,10 +95,10 @@ class Server:
                 return
             threading.Thread(target=self._serve, args=(connection,), name="resident-client", daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: Connection) -> None:
         with connection, suppress(OSError, ValueError):
             connection.settimeout(REQUEST_SECONDS)
-            if not is_same_user(connection):
+            if not connection.is_same_user():
                 return
             request = decode(Lines(connection, MOST_REQUEST).read())
             connection.settimeout(_SEND_SECONDS)
@@ -132,7 +106,7 @@ class Server:
                 connection.sendall(encode({"declined": "it is busy"}))
                 return
             try:
-                for message in self._answer(request, lambda: self._stopping.is_set() or _has_spoken(connection)):
+                for message in self._answer(request, lambda: self._stopping.is_set() or connection.has_more()):
                     connection.sendall(encode(message))
             finally:
                 self._clients.release()
@@ -156,21 +130,3 @@ class Server:
             yield {"error": {"message": known.message, "remedy": known.remedy, "exit_code": known.exit_code}}
         else:
             yield {"end": True}
-
-
-def _is_served(path: str) -> bool:
-    """Return whether a process is listening on this socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
-        probe.settimeout(CONNECT_SECONDS)
-        probe.connect(path)
-        return True
-    return False
-
-
-def _has_spoken(connection: socket.socket) -> bool:
-    """Return whether the client has closed the connection or sent something after its request."""
-    try:
-        readable, _, _ = select.select([connection], [], [], 0)
-    except (OSError, ValueError):
-        return True
-    return bool(readable)

@@ -17,7 +17,6 @@ from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreLocked
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
-from desk_rag.indexer.resident import protocol
 from desk_rag.indexer.resident.answers import Resident
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.service import Service
@@ -26,7 +25,7 @@ from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from tests.indexer.conftest import wait_for
 
-pytestmark = pytest.mark.skipif(not protocol.is_supported(), reason="needs the local socket")
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="uses signals and Unix sockets")
 _LONG_AGO = (1_700_000_000, 1_700_000_000)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from desk_rag.indexer.resident.server import Server
 from desk_rag.store.store import Store
 from tests.cli.test_main import ROOT
 
-pytestmark = pytest.mark.skipif(not protocol.is_supported(), reason="needs the local socket")
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="uses signals and Unix sockets")
 
 
 class Listener:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,10 +18,10 @@ import psutil
 import pytest
 
 from desk_rag.cli import main
-from desk_rag.indexer.resident import protocol
+from desk_rag.indexer.resident import unix_socket
 from tests.cli.test_main import ROOT, Ran
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not protocol.is_supported(), reason="needs Unix sockets")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="uses signals and Unix sockets")]
 
 DOOR, PIANO = "What colour is the kitchen door?", "When was the piano tuned?"
 _TIMES = (
@@ -75,7 +76,7 @@ def resident(place: Place, alone: dict[str, Ran]) -> Iterator[subprocess.Popen[s
     yield process
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
-    assert not (place.data / "run" / protocol.SOCKET).exists()
+    assert not (place.data / "run" / unix_socket.SOCKET).exists()
 
 
 COMMANDS = [
@@ -132,7 +133,7 @@ def test_after_a_kill_everything_works_alone_again(place: Place, alone: dict[str
     process = other.watch()
     process.kill()
     process.wait()
-    assert (other.data / "run" / protocol.SOCKET).exists()
+    assert (other.data / "run" / unix_socket.SOCKET).exists()
     assert other.run("index", str(other.docs), "--no-kv").code == 0
     ran = other.run("search", "ladder", "--words")
     assert "roof.txt" in ran.out and not ran.err

@@ -19,7 +19,7 @@ from desk_rag.cli.signals import INTERRUPTED
 from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
-from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident, is_supported
+from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident
 from desk_rag.ingest import contents
 
 
@@ -76,8 +76,7 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
 
     keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
     code = _ask_alone(settings, options, request, session, progress)
-    if is_supported():
-        keeping.start(settings)
+    keeping.start(settings)
     return code
 
 

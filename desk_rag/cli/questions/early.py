@@ -7,7 +7,6 @@ the last word: `ask` uses the answer only if it would have sent the same questio
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from desk_rag.cli.arguments.words import split_globals
 from desk_rag.errors import DeskRagError
 from desk_rag.indexer.resident import client
-from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.indexer.resident.protocol import Connection, NoResident
 
 _VALUES = {"--folder": "folders", "-f": "folders", "--mode": "mode", "--top-k": "top_k"}
 _FLAGS = {"--private", "--json", "--no-wait", "--no-index"}
@@ -42,7 +41,7 @@ class EarlyQuestion:
     question: Question
     config: Path | None
     data_dir: Path | None
-    connection: socket.socket
+    connection: Connection
 
 
 def send(argv: Sequence[str]) -> EarlyQuestion | None:

@@ -15,7 +15,7 @@ from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.events import Finished
 from desk_rag.config import ResidentSettings, Settings
 from desk_rag.errors import StoreLocked
-from desk_rag.indexer.resident import client, keeping, protocol, values
+from desk_rag.indexer.resident import client, keeping, values
 from desk_rag.indexer.resident.answers import Resident
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.indexer.resident.server import Server
@@ -24,7 +24,7 @@ from desk_rag.store.store import Store
 from tests.indexer.conftest import wait_for
 from tests.store import made
 
-pytestmark = pytest.mark.skipif(not protocol.is_supported(), reason="needs Unix sockets")
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="uses signals and Unix sockets")
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ import pytest
 
 from desk_rag.config import StoreSettings
 from desk_rag.errors import StoreFull
-from desk_rag.indexer.resident import client, protocol
+from desk_rag.indexer.resident import client, protocol, unix_socket
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.indexer.resident.server import Server
 from desk_rag.store import ownership
 from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.store import Store
 
-pytestmark = pytest.mark.skipif(not protocol.is_supported(), reason="needs Unix sockets")
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="uses signals and Unix sockets")
 
 
 class Echo:
@@ -73,7 +73,7 @@ def echo(data: Path) -> Iterator[Echo]:
 def raw(data: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(20)
-    with protocol.address(data) as path:
+    with unix_socket.address(data) as path:
         connection.connect(path)
     return connection
 
@@ -87,7 +87,7 @@ def test_a_request_is_answered_and_only_the_owner_may_connect(data: Path, echo: 
     mode = (data / ownership.SOCKET).lstat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     with closing(raw(data)) as connection:
-        assert protocol.is_same_user(connection)
+        assert unix_socket.is_same_user(connection)
 
 
 def test_without_a_process_there_is_nobody_to_ask(data: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_long_path_is_no_hindrance(tmp_path: Path) -> None:
 
 
 def test_a_socket_is_not_foreign_and_goes_with_the_directory(data: Path) -> None:
-    with protocol.address(data) as path, closing(socket.socket(socket.AF_UNIX)) as left_behind:
+    with unix_socket.address(data) as path, closing(socket.socket(socket.AF_UNIX)) as left_behind:
         left_behind.bind(path)
     assert foreign_files(data, None) == []
     assert ownership.clear(data).remaining == () and not data.exists()

@@ -40,6 +40,9 @@ _DEFAULTS = """
     .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
 """
 _IGNORE_FILES = (".gitignore", ".deskragignore")
+_LINKED_FOLDER = "link to a folder"
+_NAME_SURROGATE = 0x20000000
+"""Bit of the tags of links and junctions on Windows; folders that a cloud service fills have a tag without it."""
 _LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
 """Entries of one directory listed between two calls of `stop`."""
@@ -112,9 +115,24 @@ def examine(root: Path, path: Path, settings: IndexSettings) -> FoundFile | Left
     Only the ignore files on the way down are read, so this suits single changed files.
     """
     root, path = root.absolute(), path.absolute()
-    if root == path or root not in path.parents:
+    if root == path or root not in path.parents or is_other_spelling(root, path):
         return None
     return _Walker(root, settings).examine(path.relative_to(root).as_posix())
+
+
+def is_other_spelling(root: Path, path: Path) -> bool:
+    """Return whether `path` below `root` leads to a file of another name, in a tree where "A" and "a" are the same."""
+    relative = path.relative_to(root)
+    try:
+        (root / str(relative).swapcase()).lstat()  # exists in such a tree, hardly ever in another one
+        place = root
+        for name in relative.parts:
+            if name not in os.listdir(place):  # noqa: PTH208 - names alone are wanted
+                return True
+            place /= name
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 class _Walker:
@@ -151,7 +169,10 @@ class _Walker:
                 if entry.name in _IGNORE_FILES:
                     continue
                 relative = base + entry.name
-                judged = self._judge(relative, _is_dir(entry), rules)
+                is_dir = _is_dir(entry)
+                judged = self._judge(relative, is_dir, rules)
+                if judged is None and is_dir and _is_junction(entry):
+                    judged = LeftOut(self._root / relative, _LINKED_FOLDER)
                 if judged is not None:
                     yield judged
                 else:
@@ -168,7 +189,7 @@ class _Walker:
         for folder in folders:
             rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
             verdict = self._judge(base + folder, True, rules)
-            if verdict is not None or os.path.islink(self._root / base / folder):  # noqa: PTH114 - it never raises
+            if verdict is not None or _is_link(self._root / base / folder):
                 return verdict if isinstance(verdict, LeftOut) else None
             base += folder + "/"
             if _is_cache(self._root / base):
@@ -258,7 +279,7 @@ class _Walker:
         except OSError as error:
             return _LOOP if error.errno == errno.ELOOP else f"link: {os_reason(error)}"
         if stat.S_ISDIR(mode):
-            return "link to a folder"
+            return _LINKED_FOLDER
         if not target.startswith(self._real_root.rstrip(os.sep) + os.sep):
             return "link to a file outside the folder"
         aim = os.path.relpath(target, self._real_root).replace(os.sep, "/")
@@ -285,6 +306,26 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISLNK(status.st_mode) or _has_surrogate_tag(status)
+
+
+def _is_junction(entry: os.DirEntry[str]) -> bool:
+    """Return whether a directory is one of Windows' links to other directories, which are no symbolic links."""
+    try:
+        return _has_surrogate_tag(entry.stat(follow_symlinks=False))
+    except OSError:
+        return False
+
+
+def _has_surrogate_tag(status: os.stat_result) -> bool:
+    return bool(getattr(status, "st_reparse_tag", 0) & _NAME_SURROGATE)
 
 
 def _is_cache(place: Path) -> bool:

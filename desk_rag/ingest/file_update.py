@@ -16,7 +16,7 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents import document as documents
 from desk_rag.documents import file_chunks
 from desk_rag.documents.chunking import ChunkSize
-from desk_rag.documents.discovery import FoundFile, LeftOut
+from desk_rag.documents.discovery import FoundFile, LeftOut, is_other_spelling
 from desk_rag.documents.formats import KIND_NOT_READ, format_of_name
 from desk_rag.documents.status import FileState
 from desk_rag.errors import (
@@ -182,10 +182,14 @@ def as_known(row: DocumentRow) -> FileEvent:
     return FileEvent(row.path, FileState.UNCHANGED, row.num_chunks)
 
 
-def is_gone(path: Path) -> bool:
-    """Return True only if the system reports no file at `path`; any other error means that it cannot be known."""
+def is_gone(path: Path, root: Path | None = None) -> bool:
+    """Return True only if the system reports no file at `path`; any other error means that it cannot be known.
+
+    With `root`, a file whose name is now spelled otherwise below it is gone, too ("A.md" where there is "a.md").
+    """
     try:
-        return stat.S_ISDIR(path.lstat().st_mode)
+        is_directory = stat.S_ISDIR(path.lstat().st_mode)
+        return is_directory or (root is not None and is_other_spelling(root, path))
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:

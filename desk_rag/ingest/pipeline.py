@@ -142,7 +142,7 @@ def index_path(
         return reader.leave_out(path, examined, row)
     if row is None:
         return FileEvent(path, FileState.UNCHANGED)
-    if not is_gone(path):
+    if not is_gone(path, root):
         return FileEvent(path, FileState.UNCHANGED, row.num_chunks, "it cannot be accessed now")
     store.remove_document(path, keep_kv=True)
     return FileEvent(path, FileState.REMOVED)
@@ -240,7 +240,7 @@ class _FolderSync:
                 return
             try:
                 event = self._reader.bring_up_to_date(
-                    entry, rows.pop(entry.path), lambda digest: _take_gone(gone_by_digest, digest)
+                    entry, rows.pop(entry.path), lambda digest: _take_gone(gone_by_digest, digest, self._root)
                 )
             except Cancelled:
                 return
@@ -252,7 +252,7 @@ class _FolderSync:
     def _remove(self) -> Iterator[IndexEvent]:
         missing, ruled_out = list[Path](), list[Path]()
         for path, row in self._rows.items():
-            gone = is_gone(path)
+            gone = is_gone(path, self._root)
             if not gone and not self._now_left_out(path):
                 continue
             if row.state is FileState.INDEXED:
@@ -282,12 +282,12 @@ def _never(_found: FoundFile) -> bool:
     return False
 
 
-def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow | None:
+def _take_gone(gone: dict[str, list[DocumentRow]], digest: str, root: Path) -> DocumentRow | None:
     """Take the next vanished document with this content, so that each is used once."""
     rows = gone.get(digest, [])
     while rows:
         row = rows.pop()
-        if is_gone(row.path):
+        if is_gone(row.path, root):
             return row
     return None
 
@@ -295,7 +295,7 @@ def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow |
 def _gone_twin(store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]) -> DocumentRow | None:
     for row in store.documents_with_digest(digest):
         # A file missing outside this root may be on a drive that is not connected.
-        if row.path != path and root in row.path.parents and is_gone(row.path) and not covers(absent, row.path):
+        if row.path != path and root in row.path.parents and is_gone(row.path, root) and not covers(absent, row.path):
             return row
     return None
 

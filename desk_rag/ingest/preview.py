@@ -91,7 +91,7 @@ def compare(
         for entry in walk(root, settings, stop):
             yield _judged(entry, rows.pop(entry.path, None), settings)
         if not stop():
-            gone_paths = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
+            gone_paths = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path, root)]
             yield from (JudgedFile(path, Verdict.GONE) for path in gone_paths)
 
 

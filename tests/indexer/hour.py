@@ -37,11 +37,12 @@ _GROWTH = 64 * 1024**2
 class Desk:
     """A folder that somebody works in, the process that watches it, and what was seen of both."""
 
-    def __init__(self, place: Path, seed: int) -> None:
+    def __init__(self, place: Path, seed: int, ram_cache_mib: int) -> None:
         self.place, self.docs, self.data = place, place / "docs", place / "data"
         self.random = random.Random(seed)
         self.docs.mkdir()
-        (place / "config.toml").write_text("[store]\nreserve_gib = 0.0\n[index]\ndeletion_grace_hours = 0\n")
+        settings = f"[answer]\nram_cache_mib = {ram_cache_mib}\n[store]\nreserve_gib = 0.0\n"
+        (place / "config.toml").write_text(f"{settings}[index]\ndeletion_grace_hours = 0\n")
         for number in range(_KEPT):
             self.write(self.docs / f"note-{number}.md", number)
         self.delays: list[float] = []
@@ -149,9 +150,10 @@ class Desk:
         return wrong
 
 
-def run(place: Path, minutes: float, seed: int) -> dict[str, object]:
+def run(place: Path, options: argparse.Namespace) -> dict[str, object]:
     """Work for so many minutes; return the figures."""
-    desk = Desk(place, seed)
+    minutes: float = options.minutes
+    desk = Desk(place, options.seed, options.ram_cache_mib)
     while not any(line.startswith("watching") for line in desk.lines):
         assert desk.process.poll() is None
         time.sleep(0.2)
@@ -168,7 +170,7 @@ def run(place: Path, minutes: float, seed: int) -> dict[str, object]:
                 after = name
         desk.change(number, after)
         if time.monotonic() - began >= asked:
-            asked += 60
+            asked += options.ask_every
             desk.ask(number)
             desk.look()
             print(json.dumps(figures(desk, time.monotonic() - began)), file=sys.stderr, flush=True)
@@ -212,9 +214,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.indexer.hour", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ask-every", type=float, default=60.0, help="seconds between questions")
+    parser.add_argument("--ram-cache-mib", type=int, default=0, help="memory for chunk caches; 0: as by default")
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONPATH=str(ROOT))
     with tempfile.TemporaryDirectory(prefix="desk-rag-hour-") as folder:
-        result = run(Path(folder), options.minutes, options.seed)
+        result = run(Path(folder), options)
     print(json.dumps(result))
     sys.exit(1 if result["wrong"] else 0)

@@ -135,7 +135,8 @@ def narrow(source: Source, start: int, end: int) -> Location:
     if location.line_start is None or location.line_end is None:
         return location
     first, newline, _ = source.text.partition("\n")
-    titled = bool(newline and source.title) and first.startswith(source.title)
+    of_sheet = location.units.page == _SHEET and first == location.heading  # the sheet's name is no row of it
+    titled = bool(newline) and (of_sheet or bool(source.title) and first.startswith(source.title))
     body = len(first) + 1 if titled else 0
     lines_in_text = source.text.count("\n", body) + 1
     if start < body or lines_in_text != location.line_end - location.line_start + 1:

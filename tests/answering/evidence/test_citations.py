@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.documents.formats import place_units
 from desk_rag.model.prompt import NO_ANSWER
 
 
@@ -236,6 +237,16 @@ def test_lines_are_narrowed_only_where_the_chunks_lines_are_the_files() -> None:
     assert str(parse('"Lease › Costs"\nyes').citations[0].location) == "lines 40-44"
     plain = source(1, "one two three\nfour five six", location=Location(line_start=7, line_end=8))
     assert str(parse('"four five"', (plain,)).citations[0].location) == "line 8"
+
+
+def test_the_row_of_a_sheet_is_named_and_its_name_is_no_row() -> None:
+    text = "Loans\nBorrower; Thing\nBorrower: Tom; Thing: drill\nBorrower: Ines; Thing: bread maker"
+    units = place_units("loans.xlsx")
+    whole = source(1, text, location=Location("Loans", 1, 1, 1, 3, units))
+    assert str(parse('"Borrower: Ines; Thing: bread maker"', (whole,)).citations[0].location) == "Loans, row 3"
+    # Two empty rows are one empty line: which row a line is cannot be known, although the numbers agree with the name.
+    gaps = source(1, f"{text}\n\nPhone; 555", location=Location("Loans", 1, 1, 1, 6, units))
+    assert str(parse('"Borrower: Ines; Thing: bread maker"', (gaps,)).citations[0].location) == "Loans, rows 1-6"
 
 
 def test_the_best_source_is_cited_when_two_hold_the_quote() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.bench.answer_quality.data.sample import Sample as Judged
-from desk_rag.cli.finetune import _parser, _train_settings, finetune, judged_questions
+from desk_rag.cli.training.finetune import _parser, _train_settings, finetune, judged_questions
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune import run as run_module

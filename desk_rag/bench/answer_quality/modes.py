@@ -20,6 +20,8 @@ class Way(Enum):
     REORDERED = "reordered"
     COMPOSITE = "composite"
     PARALLEL = "parallel"
+    ADAPTED = "adapted"
+    """Stitched at reordered positions, with the shift that `desk-rag adapt` learned."""
     RECOMPUTE = "recompute"
     """Stitched at reordered positions, then some of their tokens computed anew."""
 

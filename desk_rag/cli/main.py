@@ -273,9 +273,9 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
     """Teach a model to read separately cached passages."""
-    from desk_rag.cli import finetune as cli_finetune
+    from desk_rag.cli.finetune import commands
 
-    raise typer.Exit(cli_finetune.finetune(settings_of(ctx), ctx.args))
+    raise typer.Exit(commands.finetune(settings_of(ctx), ctx.args))
 
 
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)

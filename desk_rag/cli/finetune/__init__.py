@@ -1,0 +1,1 @@
+"""Run `desk-rag finetune`: options, data, training, and what changed."""

@@ -20,6 +20,10 @@ class Way(Enum):
     REORDERED = "reordered"
     COMPOSITE = "composite"
     PARALLEL = "parallel"
+    APE = "ape"
+    """As PARALLEL, with attention to the chunks at a lower temperature and scaled down (APE, arXiv 2502.05431)."""
+    BLOCK = "block"
+    """As REORDERED, of chunks prefilled alone, without the shared prefix (Block-Attention, arXiv 2409.15355)."""
     RECOMPUTE = "recompute"
     """Stitched at reordered positions, then some of their tokens computed anew."""
 

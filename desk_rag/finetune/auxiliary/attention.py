@@ -20,7 +20,7 @@ class _Recorded(Exception):
 
 
 def question_tokens(roles: torch.Tensor) -> torch.Tensor:
-    """Whether each token belongs to a question: it sees the chunks and is not in one."""
+    """Return bool of the shape of `roles`: the tokens of questions, which see the chunks and are in none."""
     return ((roles & SEES_CHUNKS) > 0) & ((roles & IS_CHUNK) == 0)
 
 

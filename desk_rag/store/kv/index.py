@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from desk_rag.kv.loading.retention import decayed
 from desk_rag.store.catalog.catalog import KVName, mark_deleted
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.deletion_rows import stays
@@ -192,7 +193,7 @@ class KVIndex:
                 ).fetchone()
                 if usage is not None:
                     row, hits, last, size, seconds = usage
-                    hits = policy.decayed(hits, tick - last) + count
+                    hits = decayed(hits, tick - last) + count
                     connection.execute(
                         "UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?",
                         (hits, tick, policy.rank(hits, policy.Cost(size, seconds), tick), row),

@@ -194,10 +194,8 @@ class KVIndex:
                 if usage is not None:
                     row, hits, last, size, seconds = usage
                     hits = decayed(hits, tick - last) + count
-                    connection.execute(
-                        "UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?",
-                        (hits, tick, policy.rank(hits, policy.Cost(size, seconds), tick), row),
-                    )
+                    values = (hits, tick, policy.rank(hits, policy.Cost(size, seconds), tick), row)
+                    connection.execute("UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?", values)
             _set(connection, _TICK, tick)
 
     def candidates(self, own: str | None) -> Generator[Candidate, None, None]:

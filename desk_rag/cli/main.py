@@ -119,6 +119,7 @@ def index(
     folders: OptionalFolders = None,
     no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read.")] = False,
+    ray: Annotated[str, typer.Option(metavar="ADDRESS", help="Fill caches on this Ray cluster, or 'local'.")] = "",
     as_json: Json = False,
 ) -> None:
     """Read what changed in FOLDERS; single files may be named, too.
@@ -127,7 +128,7 @@ def index(
     """
     from desk_rag.cli import work
 
-    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json)
+    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json, ray=ray)
     raise typer.Exit(code)
 
 

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Run everything and print the result; returns an exit code. Raises DeskRagError subclasses."""
     parser = argparse.ArgumentParser(prog="desk-rag bench model", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--model", required=True, help="a directory, a GGUF file, an Ollama name or ORG/NAME")
-    parser.add_argument("--quantization", default="none", choices=["none", "nf4", "int8"])
+    parser.add_argument("--quantization", default="none", choices=["none", "nf4", "int8", "int4"])
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--questions", type=int, default=20, help="most questions to ask")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")

@@ -70,7 +70,8 @@ def _globals(
     ] = None,
     adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[
-        Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU.")
+        Literal["none", "nf4", "int8", "int4"] | None,
+        typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU, int4 is for CPUs."),
     ] = None,
     rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Cache variants, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,

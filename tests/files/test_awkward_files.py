@@ -87,6 +87,17 @@ def test_attached_text_is_read_and_other_attachments_are_counted(read: Read) -> 
     assert document.note == "1 attachment is not read"
 
 
+def test_a_forwarded_message_is_no_unread_attachment(read: Read) -> None:
+    inner = mail_with(plain="The roof quote is 4,120 euros.", Subject="Roof quote")
+    message = mail_with(plain="See below.", Subject="Fwd: Roof quote")
+    message.add_attachment(inner)
+    document = read("forwarded.eml", bytes(message))
+    assert document.note == ""
+    assert texts(document)[2:] == [
+        "See below.", "Forwarded message: Shop, 6 March 2026, Roof quote", "The roof quote is 4,120 euros.",
+    ]  # fmt: skip
+
+
 def test_a_picture_in_the_text_of_a_mail_is_no_attachment(read: Read) -> None:
     message = mail_with(html="<p>The technician comes at 8.</p><img src='cid:logo'>", Subject="Boiler")
     message.add_related(b"\x89PNG", maintype="image", subtype="png", cid="<logo>", filename="logo.png")
@@ -206,6 +217,32 @@ def test_a_note_mark_is_not_part_of_the_word_before_it(read: Read) -> None:
     )
     assert texts(read("bees.html", page)) == [
         "A colony needs twelve kilos of honey [1] to survive, which is what keepers say.", "In the north twenty.",
+    ]  # fmt: skip
+
+
+def test_notes_of_a_page_that_libreoffice_wrote(read: Read) -> None:
+    page = (
+        '<p>The mill had three floors<a class="sdfootnoteanc" href="#s"><sup>1</sup></a> and burned.</p>'
+        '<p><a class="sdfootnotesym" name="s" href="#a">1</a>A fourth was never built.</p>'
+    )
+    assert texts(read("mill.html", page)) == [
+        "The mill had three floors [1] and burned.",
+        "[1] A fourth was never built.",
+    ]
+
+
+def test_rows_of_one_cell_name_the_parts_of_a_table(read: Read) -> None:
+    """As in the boxes of an encyclopaedia, and in sheets saved as pages."""
+    box = "<tr><th colspan=2>Ribe</th></tr><tr><th>Country</th><td>Denmark</td></tr><tr><td colspan=2>Numbers</td></tr>"
+    sheet = (
+        "<tr><td colspan=3>Budget</td></tr><tr><td>Item</td><td>Due</td><td>Price</td></tr>"
+        "<tr><td>Sweep</td><td>May</td><td>94</td></tr><tr><td colspan=3>Garden</td></tr>"
+        "<tr><td>Hedge</td><td>June</td><td>40</td></tr>"
+    )
+    page = f"<table>{box}<tr><th>People</th><td>8,257</td></tr></table><table>{sheet}</table>"
+    assert texts(read("ribe.html", page)) == [
+        "Ribe", "Country: Denmark", "Numbers", "People: 8,257", "Budget", "Item: Sweep; Due: May; Price: 94", "Garden",
+        "Item: Hedge; Due: June; Price: 40",
     ]  # fmt: skip
 
 

@@ -5,12 +5,13 @@ The tree is walked without recursion, so that a page nested 100,000 deep is only
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
+from desk_rag.documents.parsers.building import Builder, Parsed, row_text, table_rows
 from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.page_frame import INLINE_TAGS, nodes_below, remove_page_frame
 
@@ -20,7 +21,9 @@ _DROPPED = (
     "[style*='display: none'], [style*='visibility:hidden'], [style*='font-size:0']"
 )
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_NOTE_LINK = re.compile(r"\b(?:noteref|footnote-ref|doc-backlink|backlink|footnote-back)\b", re.IGNORECASE)
+_NOTE_LINK = re.compile(
+    r"\b(?:noteref|footnote-ref|doc-backlink|backlink|footnote-back|sd(?:foot|end)note(?:anc|sym))\b", re.IGNORECASE
+)
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]{2,40})", re.IGNORECASE)
 
 
@@ -128,13 +131,23 @@ class _Walker:
         caption = table.css_first("caption")
         if caption is not None:
             self._builder.add(" ".join(caption.text().split()), BlockKind.PARAGRAPH, page=self._page)
-        rows = [row.css("th, td") for row in table.css("tr")]
-        rows = [row for row in rows if row]
-        if not rows:
-            return
-        heads = [cell.tag == "th" for cell in rows[0]]
+        headers: list[str] = []
+        for is_part, rows in itertools.groupby(
+            filter(None, (row.css("th, td") for row in table.css("tr"))), key=lambda row: len(row) > 1
+        ):
+            self._rows(list(rows), is_part, headers)
+
+    def _rows(self, rows: list[list[LexborNode]], is_part: bool, headers: list[str]) -> None:
+        """Add the rows between two rows of one cell; `headers` are those of the table, filled by its first rows."""
         texts = [[" ".join(cell.text(separator=" ").split()) for cell in row] for row in rows]
-        for line in table_rows(texts, True if all(heads) and len(heads) > 1 else None):
+        marked = is_part and all(cell.tag == "th" for cell in rows[0])
+        if headers and not marked and all(len(row) == len(headers) for row in texts):
+            lines = [row_text(headers, row) for row in texts]
+        else:
+            lines = table_rows(texts, marked or None)
+            if is_part and len(lines) > 1 and not lines[0]:
+                headers[:] = texts[0]
+        for line in lines:
             self._builder.add(line, BlockKind.TABLE, page=self._page)
 
 
@@ -147,7 +160,9 @@ def _refers_to_note(link: LexborNode) -> bool:
 
 def _note_mark(link: LexborNode) -> str:
     text = " ".join(link.text().split()).strip("[]()")
-    return f" [{text}]" if text.isalnum() else ""
+    if not text.isalnum():
+        return ""
+    return f"[{text}] " if (link.attributes.get("class") or "").endswith("sym") else f" [{text}]"
 
 
 def _holds_data(table: LexborNode) -> bool:

@@ -179,7 +179,9 @@ def _from_mime(message: EmailMessage) -> _MailContent:
     for part in itertools.islice(_readable_parts(message, 0), _MOST_PARTS):
         kind = _content_type(part)
         name = _file_name(part)
-        if kind == "text/calendar":
+        if kind == "message/rfc822":
+            texts.append((_forwarded(part), False))
+        elif kind == "text/calendar":
             invitations.append(_content(part))
         elif name and kind.startswith("image/") and part.get("Content-ID"):
             continue  # a picture in the text
@@ -187,8 +189,6 @@ def _from_mime(message: EmailMessage) -> _MailContent:
             attachments.append(name or kind)
             if kind == "text/plain" and (attached := _content(part)).strip():
                 attached_texts.append((name or kind, attached))
-        elif kind == "message/rfc822":
-            texts.append((_forwarded(part), False))
         elif kind in ("text/plain", "text/html"):
             texts.append((_content(part), kind == "text/html"))
         elif kind.startswith("multipart/") and isinstance(part.get_payload(), str):

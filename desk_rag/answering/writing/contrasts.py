@@ -63,16 +63,19 @@ _MEANS_NOT = re.compile(
 def contradicts(claim: str, core: str, passage: str, parts: Sequence[str] = ()) -> bool:
     """True if `claim` reads like the opposite of `core`, the part of `passage` about the same thing.
 
-    A claim may be negated because of any part of the passage; one that is not only answers for its own part. `parts`
-    are the sentences and clauses of the passage: a word may be reversed in any that is about the same things.
+    `parts` are the sentences and clauses of the passage. A claim may be negated because of any of them that shares a
+    word with it, and a word may be reversed in any that is about the same things; a claim that is not negated only
+    answers for its own part.
     """
     if _is_negated(claim):
-        differs = not (_is_negated(passage) or _MEANS_NOT.search(passage))
+        stems = content_stems(claim)
+        near = [part for part in parts if stems & content_stems(part)] or [passage]
+        differs = not any(_is_negated(part) or _MEANS_NOT.search(part) for part in near)
     else:
         differs = _is_negated(core) and not _MEANS_NOT.search(claim)
-    near = [part for part in parts if part != core]
+    rest = [part for part in parts if part != core]
     turned = any(
-        _reversed(claim, core, *pair) or _reversed(core, claim, *pair) or _reversed_elsewhere(claim, near, core, *pair)
+        _reversed(claim, core, *pair) or _reversed(core, claim, *pair) or _reversed_elsewhere(claim, rest, core, *pair)
         for pair in _PAIRS
     )
     if turned and _is_negated(claim) != _is_negated(core):

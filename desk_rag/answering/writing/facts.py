@@ -17,6 +17,14 @@ _THOUSANDS = re.compile(r"\d{1,3}(?:([.,’'\u00a0\u202f])\d{3})(?:\1\d{3})*(?:[
 _CLOCK = re.compile(r"\b(\d{1,2})(?:[:.](\d\d))?\s?([ap])\.?m\b\.?", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _CODE = re.compile(r"\b(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*")
+_FORMS = {
+    "clock": re.compile(r"\d{1,2}:\d\d|\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?"),
+    "year": re.compile(r"(?:19|20)\d\d"),
+    "decimal": re.compile(r"[\d.,’' ]*\d[.,]\d{1,2}"),
+    "whole": re.compile(r"[\d.,’' ]+"),
+}
+"""Forms of numbers, the first that fits; others are codes."""
+_UNIT = re.compile(r"[\s-]?([^\W\d_]{2,}|%|°)")
 _NUMBER_WORDS = {
     word: str(number)
     for number, words in {
@@ -82,6 +90,59 @@ def occurrences(fact: Fact, text: str) -> list[tuple[int, int]]:
     spans += [match.span() for match in _CODE.finditer(text) if match.group().casefold() in wanted]
     words = (match for match in _WORD.finditer(text) if match.group().casefold() in _NUMBER_WORDS)
     return spans + [match.span() for match in words if _NUMBER_WORDS[match.group().casefold()] in wanted]
+
+
+def rivals(fact: Fact, claim: str, text: str) -> list[tuple[int, int]]:
+    """Return the ranges of what could stand in `text` for a fact of `claim`, and does not stand in the claim.
+
+    For a number these are numbers of the same form and, where the text has its unit, of that unit; for a name, names of
+    as many words.
+    """
+    if fact.is_number:
+        return _rival_numbers(fact, claim, text)
+    known = _words(claim)
+    length = next((len(run) for run in _runs(claim) if any(each.begin == fact.begin for each in run)), 0)
+    return [
+        (run[0].begin, run[-1].end)
+        for run in _runs(text)
+        if len(run) == length and not any(_knows(known, each.text) for each in run)
+    ]
+
+
+def _rival_numbers(fact: Fact, claim: str, text: str) -> list[tuple[int, int]]:
+    own = {form for each in _numbers(claim) for form in _forms_of_number(each.text)}
+    alike = [each for each in _numbers(text) if _form(each.text) == _form(fact.text)]
+    unit = _unit(claim, fact.end)
+    if unit and any(_unit(text, each.end) == unit for each in alike):
+        alike = [each for each in alike if _unit(text, each.end) == unit]
+    return [(each.begin, each.end) for each in alike if not own & set(_forms_of_number(each.text))]
+
+
+def _runs(text: str) -> list[list[Fact]]:
+    """Names that stand side by side, as first and last names do; letters of codes are none."""
+    runs: list[list[Fact]] = []
+    codes = [match.span() for match in _CODE.finditer(text)]
+    for name in _names(text):
+        if any(begin <= name.begin < end for begin, end in codes):
+            continue
+        if runs and text[runs[-1][-1].end : name.begin].strip(" .") == "":
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return runs
+
+
+def _form(number: str) -> str:
+    lowered = number.casefold()
+    if lowered in _NUMBER_WORDS:
+        return "whole"
+    return next((form for form, pattern in _FORMS.items() if pattern.fullmatch(lowered)), "code")
+
+
+def _unit(text: str, end: int) -> str:
+    """The beginning of the word behind a number, without its ending."""
+    match = _UNIT.match(text, end)
+    return match.group(1).casefold()[:4] if match else ""
 
 
 def is_german(text: str) -> bool:

@@ -42,7 +42,7 @@ _MOST_FACTS = 3
 """Facts of a sentence that the span scorer is asked about."""
 _CITED_BONUS = 0.08
 """Rank that a citation by the model adds to its passage."""
-_LEAST_SPAN, _MOST_SPAN, _LEAST_MARGIN = -8.0, 8.0, -12.0
+_LEAST_SPAN, _MOST_SPAN, _LEAST_MARGIN, _MOST_RIVAL = -8.0, 8.0, -12.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ class Signals:
     """Log-odds of the span scorer that the passage answers the sentence, taken as a question."""
     fact_margin: float = 0.0
     """Lowest log-probability that the span scorer gives a fact of the sentence when it is asked for it."""
+    rival: float = 0.0
+    """Log-odds by which it most prefers another fact of the same kind; 0 if it prefers none, or if one sentence of the
+    passage has all words and facts of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class _Weights:
     contrast: float
     span_score: float = 0.0
     fact_margin: float = 0.0
+    rival: float = 0.0
     threshold: float = 0.0
 
     def log_odds(self, signals: Signals) -> float:
@@ -84,10 +88,11 @@ class _Weights:
             + self.contrast * signals.contrast
             + self.span_score * span
             + self.fact_margin * max(signals.fact_margin, _LEAST_MARGIN)
+            + self.rival * min(signals.rival, _MOST_RIVAL)
         )
 
 
-_WITH_SPAN_SCORER = _Weights(-2.81, 4.0, 0.58, -2.25, -2.02, 0.12, 0.11)
+_WITH_SPAN_SCORER = _Weights(-2.81, 4.0, 0.58, -2.25, -2.02, 0.12, 0.11, -0.25)
 _WORDS_ALONE = _Weights(-1.98, 0.0, 2.9, -2.16, -1.38)
 """Without the embedded embedder, whose cosines and span scorer the other weights were fitted on."""
 
@@ -191,14 +196,21 @@ class SupportChecker:
             return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
         text = window.source.text
         (scores,) = self._span_scorer.read(f"{context} {claim}".strip(), [text])
-        margins = [self._margin(claim, fact, text, context) for fact in claimed[:_MOST_FACTS]]
+        asked = [self._asked_back(claim, fact, text, context) for fact in claimed[:_MOST_FACTS]]
+        rival = max((rival for _, rival in asked), default=0.0)
+        if any(coverage(claim, part) == 1.0 and not facts.missing(list(claimed), part) for part in window.parts):
+            rival = 0.0  # one sentence has it all
         return Signals(
             window.similarity, window.coverage, window.missing > 0, contrast,
-            scores.log_odds(window.begin, window.end), min(margins, default=0.0),
+            scores.log_odds(window.begin, window.end), min((margin for margin, _ in asked), default=0.0), rival,
         )  # fmt: skip
 
-    def _margin(self, claim: str, fact: facts.Fact, text: str, context: str) -> float:
-        """Log-probability of the fact's places among all spans, when the claim is turned into a question for it."""
+    def _asked_back(self, claim: str, fact: facts.Fact, text: str, context: str) -> tuple[float, float]:
+        """Turn the claim into a question for one of its facts, and see what the span scorer answers.
+
+        Returns the log-probability of the fact's places among all spans, and by how much it prefers a rival of the
+        fact, 0 if it does not.
+        """
         assert self._span_scorer is not None
         gap = f"{claim[: fact.begin]}{'how many' if fact.is_number else 'what'}{claim[fact.end :]}"
         if context:
@@ -206,7 +218,9 @@ class SupportChecker:
         (scores,) = self._span_scorer.read(gap, [text])
         places = facts.occurrences(fact, text)
         at_fact = max((_log_odds(scores, begin, end) for begin, end in places), default=-math.inf)
-        return max(at_fact - scores.log_odds(0, len(text)), _LEAST_MARGIN)
+        margin = max(at_fact - scores.log_odds(0, len(text)), _LEAST_MARGIN)
+        at_rival = max((_log_odds(scores, *place) for place in facts.rivals(fact, claim, text)), default=-math.inf)
+        return margin, max(at_rival - at_fact, 0.0) if places else 0.0
 
     def _ranked(self, claim: str, claimed: Sequence[facts.Fact], cited: Sequence[int]) -> list[Window]:
         """The best window of each source, best first."""

@@ -33,7 +33,7 @@ from desk_rag.store.store import Store
 
 _PASSAGES = 6
 _NAMES = ("Albrecht", "Tolman", "Ferrand", "Winslow", "Oduya", "Marchand")
-_SIGNALS = ("similarity", "coverage", "missing", "contrast", "span_score", "fact_margin")
+_SIGNALS = ("similarity", "coverage", "missing", "contrast", "span_score", "fact_margin", "rival")
 SUPPORTED = "paraphrase"
 _OPPOSITE_WEIGHT = 2.0
 """Opposites are rarer here than they matter."""
@@ -107,7 +107,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _clamped(name: str, value: float | bool | None) -> float:
-    bounds = {"span_score": (-8.0, 8.0), "fact_margin": (-12.0, 0.0)}.get(name, (-1.0, 1.0))
+    bounds = {"span_score": (-8.0, 8.0), "fact_margin": (-12.0, 0.0), "rival": (0.0, 8.0)}.get(name, (-1.0, 1.0))
     return min(max(float(value or 0.0), bounds[0]), bounds[1])
 
 

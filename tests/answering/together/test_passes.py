@@ -1,4 +1,4 @@
-"""Passes over several rows: who is served, what a lost chunk of one does to the others, and rows that fill a graph up."""
+"""Passes over several rows: who is served, what a chunk lost by one does to the others, how graphs are filled up."""
 
 from __future__ import annotations
 

@@ -88,9 +88,9 @@ class AnswerEngine:
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
-        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean)
+        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean, shift=serving.shift)
         largest = plan(self.prefix.num_tokens, [self.context_tokens])
-        self.attention = attention_path(settings.answer, model, largest, answer_room)
+        self.attention = attention_path(settings.answer, model, largest, answer_room, serving.shift)
         self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, self.context_tokens, room)
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)

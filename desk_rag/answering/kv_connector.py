@@ -69,7 +69,7 @@ class CacheTarget:
         if self.slab is None:
             on_device = [self.to_device(chunk) for chunk in chunks]
             return ModelPass(self.model, self.lazy_cache(plan, on_device, loaded=True))
-        stitch(self.model, plan, self.prefix, chunks, self.tables, self.slab.cache)
+        stitch(self.model, plan, self.prefix, chunks, self.tables, self.slab.cache, self.slab.slots.shift)
         return self.slab.run()
 
     def over(self, slab: Slab) -> CacheTarget:

@@ -34,6 +34,8 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
 
 _PARTS = ("ttft", "e2e", "energy")
+_HABITS = ("threads", "waves", "ram_waves", "large_waves")
+"""Settings of the loader that a result names."""
 _TTFT_SHARE = 0.55
 """Share of the time for first tokens, when whole answers are measured too."""
 _log = logging.getLogger("desk_rag.bench")
@@ -123,7 +125,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--prefix", type=int, default=64, help="tokens of the shared prefix")
     parser.add_argument("--threads", type=int, help="reader threads; without both, as answers measure the drive")
     parser.add_argument("--waves", type=int, help="steps of a load")
-    parser.add_argument("--ram-waves", type=int, help="steps of a load from RAM")
+    parser.add_argument("--large-waves", type=int, help="steps of a large load from RAM")
     parser.add_argument("--big-mib", type=int, default=512, help="size of the file for the drive's own rate")
     parser.add_argument("--most-mib", type=int, default=2200, help="leave out cases with more bytes of chunk files")
     parser.add_argument("--meter-seconds", type=float, default=2.0, help="how long each energy is weighed")
@@ -177,7 +179,7 @@ def _ttft(
 
         def keep() -> None:
             left_out = [str(case) for case in desk.left_out]
-            bars, habits = goals.verdicts(entries), {"threads": settings.threads, "waves": settings.waves}
+            bars, habits = goals.verdicts(entries), {name: getattr(settings, name) for name in _HABITS}
             run.keep("ttft", {"cases": entries, "left_out": left_out, "bars": bars, "loader": habits})
 
         for entry in first_token.measure(desk, lambda left: run.left(share) / left):
@@ -191,7 +193,7 @@ def _loader_settings(options: argparse.Namespace) -> LoaderSettings:
     usual = LoaderSettings()
     return replace(
         usual, threads=options.threads or usual.threads, waves=options.waves or usual.waves,
-        ram_waves=options.ram_waves or usual.ram_waves,
+        large_waves=options.large_waves or usual.large_waves,
     )  # fmt: skip
 
 

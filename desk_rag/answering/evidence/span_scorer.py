@@ -42,6 +42,8 @@ _OVERLAP = 48
 _TILE = 16
 """Rows are filled up to a multiple of this on a CPU, whose attention takes up to twice as long over other lengths."""
 _KEPT = 64
+_BATCH = 32
+"""Rows of one forward pass on a GPU."""
 """Chunks whose scores are remembered, about 16 MB: selection and verification of one answer use the same ones."""
 
 
@@ -125,8 +127,9 @@ class SpanScorerLike(Protocol):
 class SpanScorer:
     """A loaded span scorer. Safe to share between threads.
 
-    `read_ahead` begins with the last chunk on threads of its own and `read` with the first; each takes what the others
-    have not begun. A chunk is read by one thread: several finish no sooner than as many chunks at a time.
+    On a CPU `read_ahead` begins with the last chunk on threads of its own and `read` with the first; each takes what
+    the others have not begun. A chunk is read by one thread: several finish no sooner than as many chunks at a time.
+    On a GPU, which has finished a chunk before the next is launched, all chunks are one batch.
     """
 
     def __init__(
@@ -150,8 +153,25 @@ class SpanScorer:
         if len(texts) > 1:
             self.read_ahead(question, texts[1:])
         question_ids = self._ids(question)[:LONGEST_QUESTION]
+        if not self._on_cpu:
+            self._read_batch(question, question_ids, texts)
         with threads.one() if self._on_cpu else nullcontext():
             return [future.result() for future in [self._begun(question, question_ids, text) for text in texts]]
+
+    def _read_batch(self, question: str, question_ids: Sequence[int], texts: Sequence[str]) -> None:
+        """Score those of the texts, as many as are remembered, that are not known yet."""
+        with self._lock:
+            unknown = [text for text in dict.fromkeys(texts) if (question, text) not in self._kept][:_KEPT]
+        pairs_by_text = {text: list(self._pairs(question_ids, text)) for text in unknown}
+        rows = [pair for pairs in pairs_by_text.values() for _, pair in pairs]
+        scores = iter(
+            [part for start in range(0, len(rows), _BATCH) for part in self._scores(rows[start : start + _BATCH])]
+        )
+        for text, pairs in pairs_by_text.items():
+            future: Future[SpanScores] = Future()
+            future.set_result(SpanScores([_Window(offsets, next(scores)) for offsets, _ in pairs]))
+            with self._lock:
+                self._keep(question, text, future)
 
     def read_ahead(self, question: str, texts: Sequence[str]) -> None:
         """Begin to score texts that `read` will be asked for, where another core has nothing to do."""
@@ -178,17 +198,23 @@ class SpanScorer:
             if future is not None:
                 self._kept.move_to_end(key)
                 return future
-            future = self._kept[key] = Future()
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            future = Future()
+            self._keep(question, text, future)
         try:
-            future.set_result(SpanScores(list(self._windows(question_ids, text))))
+            pairs = self._pairs(question_ids, text)
+            future.set_result(SpanScores([_Window(offsets, self._scores([pair])[0]) for offsets, pair in pairs]))
         except BaseException as error:
             future.set_exception(error)
             with self._lock:
                 self._kept.pop(key, None)
             raise
         return future
+
+    def _keep(self, question: str, text: str, future: Future[SpanScores]) -> None:
+        """Remember scores, and forget the oldest; call it with the lock held."""
+        self._kept[question, text] = future
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
 
     def _special_id(self, name: str) -> int:
         token_id = self._tokenizer.token_to_id(name)
@@ -199,27 +225,33 @@ class SpanScorer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _windows(self, question_ids: Sequence[int], text: str) -> Iterator[_Window]:
+    def _pairs(
+        self, question_ids: Sequence[int], text: str
+    ) -> Iterator[tuple[tuple[tuple[int, int], ...], QuestionChunkPair]]:
+        """Yield each window of a text: character ranges of its word pieces, and the row to score."""
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         room = LONGEST_ROW - QuestionChunkPair(question_ids, ()).length
         start, count = 0, len(encoded.ids)
         while start < count:
             stop = min(count, start + room)
             offsets = tuple((begin, _with_marks(text, end)) for begin, end in encoded.offsets[start:stop])
-            yield _Window(offsets, self._scores(QuestionChunkPair(question_ids, encoded.ids[start:stop])))
+            yield offsets, QuestionChunkPair(question_ids, encoded.ids[start:stop])
             if stop == count:
                 return
             start = stop - _OVERLAP
 
     @torch.inference_mode()
-    def _scores(self, pair: QuestionChunkPair) -> Tensor:
+    def _scores(self, pairs: Sequence[QuestionChunkPair]) -> list[Tensor]:
+        """Scores of each row's spans, by one forward pass."""
         device = self._net.head.ends.weight.device
-        width = -(-pair.length // _TILE) * _TILE if self._on_cpu else pair.length
-        batch = build_batch([pair], self._special_id("[CLS]"), self._special_id("[SEP]"), width)
+        longest = max(pair.length for pair in pairs)
+        width = -(-longest // _TILE) * _TILE if self._on_cpu else longest
+        batch = build_batch(pairs, self._special_id("[CLS]"), self._special_id("[SEP]"), width)
         with self._precision():
             scores: Tensor = self._net(batch.map(lambda tensor: tensor.to(device)))
-        inside = slice(pair.start, pair.length - 1)
-        return scores[0, inside, inside].cpu()
+        on_host = scores.cpu()
+        inside = [slice(pair.start, pair.length - 1) for pair in pairs]
+        return [row[own, own] for row, own in zip(on_host, inside, strict=True)]
 
 
 def _reason(error: Exception) -> str:

@@ -37,11 +37,19 @@ class ReadRange:
     """Size of all groups."""
     slices: tuple[ReadRange, ...] = ()
     """Sub-ranges in which it is copied from RAM, first layers first; empty for a slice."""
+    thin_slices: tuple[ReadRange, ...] = ()
+    """The same for a large load, whose first layers would otherwise be long in coming."""
 
     @classmethod
-    def of(cls, step: int, groups: Sequence[tuple[int, LayerGroup]], slices: Sequence[ReadRange] = ()) -> ReadRange:
+    def of(
+        cls,
+        step: int,
+        groups: Sequence[tuple[int, LayerGroup]],
+        slices: Sequence[ReadRange] = (),
+        thin_slices: Sequence[ReadRange] = (),
+    ) -> ReadRange:
         start = groups[0][1].start
-        return cls(step, tuple(groups), start, groups[-1][1].end - start, tuple(slices))
+        return cls(step, tuple(groups), start, groups[-1][1].end - start, tuple(slices), tuple(thin_slices))
 
 
 class ChunksLost(CorruptKV):

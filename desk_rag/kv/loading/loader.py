@@ -36,6 +36,8 @@ __all__ = ["ChunksLost", "Load", "Loader", "LoaderSettings"]
 _KNOWN_FILES = 4096
 _AHEAD_BYTES = 1 << 20
 """Bytes copied in the 20 us that it takes to look up one more chunk (at 50 GB/s)."""
+_LARGE_BYTES = 384 << 20
+"""Bytes from which a load is large: 7 ms at 50 GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class LoaderSettings:
     (bench/LOG.md, "Waves of the loader")."""
     ram_waves: int = 2
     """Number of waves that are copied from RAM (GPU only), independent of the drive."""
+    large_waves: int = 7
+    """The same for a large load, such as that of several questions: a pass waits for the first wave, and runs on for
+    as long as the last one takes it."""
     run_bytes: int = 15 << 20
     """Maximum bytes of one read and copy; a larger layer group is still read at once."""
     direct: bool = True
@@ -113,8 +118,9 @@ class Loader:
         A load that is not urgent (a prefetch) is read when no other load waits. Raises torch.OutOfMemoryError if the
         computing device has too little memory even without cached payloads, and Cancelled if the loader was closed.
         """
-        items, ahead = self._load_chunks(files)
-        wave_ends, transfers = self._plan_transfers(items)
+        large = sum(file.payload for file in files if file is not None) >= _LARGE_BYTES
+        items, ahead = self._load_chunks(files, large)
+        wave_ends, transfers = self._plan_transfers(items, large)
         load = Load(self, items, wave_ends, transfers)
         rank = 0 if urgent else 1
         for wave in _by_wave(transfers):
@@ -181,7 +187,7 @@ class Loader:
                 raise Cancelled("The loader was closed.")
             self._tasks.put(task)
 
-    def _load_chunks(self, files: Sequence[ChunkFile | None]) -> tuple[list[ChunkLoad], list[ReadRange]]:
+    def _load_chunks(self, files: Sequence[ChunkFile | None], large: bool) -> tuple[list[ChunkLoad], list[ReadRange]]:
         """Look up every chunk and its buffer; also returns the slices of the first chunk that are being copied.
 
         Copying starts with the first chunk so that the bus is not idle while the others are looked up.
@@ -193,7 +199,7 @@ class Loader:
         first = self._chunk_load(files[0])
         self._borrow([first])
         try:
-            ahead = self._send_ahead(first, _AHEAD_BYTES * (len(files) - 1))
+            ahead = self._send_ahead(first, _AHEAD_BYTES * (len(files) - 1), large)
             others = [self._chunk_load(file) for file in files[1:]]
             self._borrow(others)
         except BaseException:  # no room for the others; the buffer's next user follows these copies in stream order
@@ -202,12 +208,12 @@ class Loader:
             raise
         return [first, *others], ahead
 
-    def _send_ahead(self, item: ChunkLoad, max_bytes: int) -> list[ReadRange]:
+    def _send_ahead(self, item: ChunkLoad, max_bytes: int, large: bool) -> list[ReadRange]:
         """Copy slices of a chunk from the RAM tier, first layers first, up to about `max_bytes`."""
         if item.buffer is None or item.buffer.complete:
             return []
         in_ram = [parent for parent in item.read_ranges if self._holds(item, parent)]
-        slices = [Transfer(item, 0, part, parent) for parent in in_ram for part in parent.slices]
+        slices = [Transfer(item, 0, part, parent) for parent in in_ram for part in _slices(parent, large)]
         before = itertools.accumulate((transfer.part.nbytes for transfer in slices), initial=0)
         early = [transfer for transfer, nbytes in zip(slices, before, strict=False) if nbytes < max_bytes]
         return [transfer.part for transfer in itertools.compress(early, self._send_again(early))]
@@ -238,7 +244,7 @@ class Loader:
         for item, buffer in zip(with_file, buffers, strict=True):
             item.buffer = buffer
 
-    def _plan_transfers(self, items: Sequence[ChunkLoad]) -> tuple[tuple[int, ...], list[Transfer]]:
+    def _plan_transfers(self, items: Sequence[ChunkLoad], large: bool) -> tuple[tuple[int, ...], list[Transfer]]:
         """Divide the layers into waves and the files into transfers, in the order of loading."""
         layers = {item.file.num_layers for item in items if item.file is not None}
         assert len(layers) <= 1, "chunks of different models in one load"
@@ -249,7 +255,7 @@ class Loader:
             for item in items
             if item.buffer is not None and not item.buffer.complete
             for parent in item.read_ranges
-            for part in (parent.slices if staged and self._holds(item, parent) else (parent,))
+            for part in (_slices(parent, large) if staged and self._holds(item, parent) else (parent,))
         ]
         # Join steps without transfers to the step before, so that a fully resident load is one wave.
         used = sorted({part.step for _, part, _ in ranges}) or [0]
@@ -261,7 +267,9 @@ class Loader:
 
     def _schedule_of(self, layers: int) -> LoadSchedule:
         if layers not in self._schedules:
-            self._schedules[layers] = LoadSchedule.of(layers, self.settings.waves, self.settings.ram_waves)
+            self._schedules[layers] = LoadSchedule.of(
+                layers, self.settings.waves, self.settings.ram_waves, self.settings.large_waves
+            )
         return self._schedules[layers]
 
     def _holds(self, item: ChunkLoad, part: ReadRange) -> bool:
@@ -326,6 +334,10 @@ class Loader:
         if self._staging is None:
             return [False] * len(transfers)
         return self._staging.send_again((transfer.key, transfer.offset, transfer.target) for transfer in transfers)
+
+
+def _slices(parent: ReadRange, large: bool) -> tuple[ReadRange, ...]:
+    return parent.thin_slices if large else parent.slices
 
 
 def _partition(

@@ -23,21 +23,26 @@ class LoadSchedule:
     """Ends of the waves that are read from disk."""
     copy_ends: tuple[int, ...]
     """Ends of the waves that are copied from RAM."""
+    thin_ends: tuple[int, ...]
+    """The same for large loads."""
     step_ends: tuple[int, ...]
-    """Union of both: boundaries of the steps that waves are made of."""
+    """Union of all: boundaries of the steps that waves are made of."""
 
     @classmethod
-    def of(cls, layers: int, waves: int, ram_waves: int) -> LoadSchedule:
-        """Divide `layers` into `waves` waves read from disk and `ram_waves` waves copied from RAM."""
-        read_ends, copy_ends = wave_ends(layers, waves), wave_ends(layers, ram_waves)
-        return cls(read_ends, copy_ends, tuple(sorted({*read_ends, *copy_ends})))
+    def of(cls, layers: int, waves: int, ram_waves: int, large_waves: int) -> LoadSchedule:
+        """Divide `layers` into waves: `waves` read from disk, `ram_waves` or for large loads `large_waves` from RAM."""
+        read_ends, copy_ends, thin_ends = (wave_ends(layers, count) for count in (waves, ram_waves, large_waves))
+        return cls(read_ends, copy_ends, thin_ends, tuple(sorted({*read_ends, *copy_ends, *thin_ends})))
 
     def read_ranges(self, groups: Sequence[LayerGroup], max_bytes: int) -> tuple[ReadRange, ...]:
         """Ranges of one file to read at once: groups that begin in the same wave, at most `max_bytes` of them."""
         return tuple(
-            ReadRange.of(self._step(part), part, [ReadRange.of(self._step(s), s) for s in _split(part, self.copy_ends)])
+            ReadRange.of(self._step(part), part, self._slices(part, self.copy_ends), self._slices(part, self.thin_ends))
             for part in _split(list(enumerate(groups)), self.read_ends, max_bytes)
         )
+
+    def _slices(self, part: Sequence[tuple[int, LayerGroup]], ends: Sequence[int]) -> list[ReadRange]:
+        return [ReadRange.of(self._step(piece), piece) for piece in _split(part, ends)]
 
     def _step(self, part: Sequence[tuple[int, LayerGroup]]) -> int:
         return bisect_right(self.step_ends, part[0][1].first_layer)

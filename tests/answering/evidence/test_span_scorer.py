@@ -133,6 +133,31 @@ def test_one_field_per_text_in_order(pointer: SpanScorer) -> None:
     assert pointer.read(KEY, []) == []
 
 
+def test_as_one_batch_texts_have_the_fields_that_each_has_alone(
+    embedder: Embedder, pointer: SpanScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, but on a CPU: long texts of several windows, empty ones, and one that is known already."""
+    batched = load_span_scorer(embedder)
+    batched._on_cpu, batched._ahead = False, None
+    sizes: list[int] = []
+    real = batched._net.forward
+    monkeypatch.setattr(batched._net, "forward", lambda batch: (sizes.append(len(batch.ids)), real(batch))[1])
+    texts = [NOTE, FILLER * 60, "", FILLER, NOTE]
+    known = read(batched, KEY, FILLER)
+    sizes.clear()
+    fields = batched.read(KEY, texts)
+    assert len(sizes) == 1 and sizes[0] > 3, "one pass, and several rows for the long one"
+    assert fields[3] is known and fields[0] is fields[4] and not fields[2]._windows
+    for field, text in zip(fields, texts, strict=True):
+        alone = read(pointer, KEY, text)
+        assert [window.offsets for window in field._windows] == [window.offsets for window in alone._windows]
+        for mine, theirs in zip(field._windows, alone._windows, strict=True):
+            assert torch.equal(mine.scores.isfinite(), theirs.scores.isfinite())
+            torch.testing.assert_close(mine.scores, theirs.scores, rtol=0.05, atol=0.15)
+    assert batched.read(KEY, [str(number) for number in range(_KEPT + 3)])[0]._windows
+    assert len(batched._kept) == _KEPT
+
+
 def test_the_last_fields_are_remembered(embedder: Embedder) -> None:
     pointer = load_span_scorer(embedder)
     field = read(pointer, KEY, NOTE)
@@ -368,9 +393,7 @@ def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, poi
     assert not any(parameter.requires_grad for parameter in ours.values())
 
 
-def test_helpers_read_what_is_to_be_read_and_nothing_twice(
-    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_helpers_read_what_is_to_be_read_and_nothing_twice(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are read on the threads of the pointer too, whose number does not change that of other threads."""
     before, asked = torch.get_num_threads(), list[tuple[str, int]]()
     pointer = load_span_scorer(embedder)

@@ -38,10 +38,11 @@ def test_each_group_is_read_once_and_sent_once(
     waves: int, ram_waves: int, max_bytes: int, layers_each: list[int]
 ) -> None:
     groups = some_groups(layers_each)
-    schedule = LoadSchedule.of(12, waves, ram_waves)
+    schedule = LoadSchedule.of(12, waves, ram_waves, 4)
     ranges = schedule.read_ranges(groups, max_bytes)
     slices = [one for range_ in ranges for one in range_.slices]
-    for parts in (ranges, slices):
+    thin_slices = [one for range_ in ranges for one in range_.thin_slices]
+    for parts in (ranges, slices, thin_slices):
         assert [group for part in parts for group in part.groups] == list(enumerate(groups))
         assert [part.step for part in parts] == sorted(part.step for part in parts)
         for part in parts:
@@ -50,14 +51,16 @@ def test_each_group_is_read_once_and_sent_once(
             assert part.start == part.groups[0][1].start and part.nbytes == part.groups[-1][1].end - part.start
     for range_ in ranges:
         assert range_.nbytes <= max_bytes or len(range_.groups) == 1
-        assert [group for one in range_.slices for group in one.groups] == list(range_.groups)
-        assert not any(one.slices for one in range_.slices)
+        for of_range in (range_.slices, range_.thin_slices):
+            assert [group for one in of_range for group in one.groups] == list(range_.groups)
+            assert not any(one.slices or one.thin_slices for one in of_range)
 
 
 def test_reads_are_as_long_as_they_may_be_and_slices_as_the_bus_likes() -> None:
-    ranges = LoadSchedule.of(12, 1, 4).read_ranges(some_groups([1] * 12), 1 << 20)
+    ranges = LoadSchedule.of(12, 1, 4, 6).read_ranges(some_groups([1] * 12), 1 << 20)
     assert [range_.nbytes for range_ in ranges] == [12 * 4096]
     assert [one.nbytes for one in ranges[0].slices] == [3 * 4096] * 4
-    assert [range_.nbytes for range_ in LoadSchedule.of(12, 2, 1).read_ranges(some_groups([1] * 12), 5 * 4096)] == [
+    assert [one.nbytes for one in ranges[0].thin_slices] == [2 * 4096] * 6
+    assert [range_.nbytes for range_ in LoadSchedule.of(12, 2, 1, 1).read_ranges(some_groups([1] * 12), 5 * 4096)] == [
         5 * 4096, 4096, 5 * 4096, 4096,
     ]  # fmt: skip

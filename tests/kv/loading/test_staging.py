@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,28 @@ def test_what_is_in_ram_comes_in_its_own_waves_whatever_the_drive_likes(
         for wave in range(4):
             load.wait(wave)
         assert loaded(load, written[1:])
+
+
+def test_a_large_load_comes_from_ram_in_more_waves(
+    files: list[ChunkFile], written: list[QuantizedKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = sum(file.payload for file in files)
+    monkeypatch.setattr("desk_rag.kv.loading.loader._LARGE_BYTES", both)
+    with HostLoader(replace(settings(waves=1, ram_waves=2), large_waves=6)) as loader:
+        cold = loader.start(files)
+        assert cold.wave_ends == (LAYERS,), "from the drive in as many as ever"
+        assert loaded(cold, written)
+        large = hot(loader, files)
+        assert large.wave_ends == (2, 4, 6, 8, 10, 12)
+        offsets = [offset for key, offset, _ in loader.bus.log if key == loader.bus.log[0][0]]
+        assert offsets == sorted(offsets) and len(offsets) == 6
+        for wave in range(6):
+            large.wait(wave)
+        assert loaded(large, written)
+        assert sum(nbytes for _, _, nbytes in loader.bus.log) == both, "each byte crosses once"
+        small = hot(loader, files[:1])
+        assert small.wave_ends == (6, 12)
+        assert loaded(small, written[:1])
 
 
 def test_half_in_ram_and_half_on_the_drive(files: list[ChunkFile], written: list[QuantizedKV]) -> None:

@@ -70,7 +70,8 @@ def _globals(
     ] = None,
     adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[
-        Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU.")
+        Literal["none", "nf4", "int8", "int4"] | None,
+        typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU, int4 is for CPUs."),
     ] = None,
     rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Cache variants, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
@@ -274,9 +275,30 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
     """Teach a model to read separately cached passages."""
-    from desk_rag.cli.finetune import commands
+    from desk_rag.cli.training import finetune as cli_finetune
 
-    raise typer.Exit(commands.finetune(settings_of(ctx), ctx.args))
+    raise typer.Exit(cli_finetune.finetune(settings_of(ctx), ctx.args))
+
+
+@app.command()
+def adapt(
+    ctx: typer.Context,
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", "-f", metavar="FOLDER", help="Learn from there only.", readable=False),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait until the computer is idle.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Forget what was learned for this model.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make up for what separately cached passages cost a model.
+
+    For models other than the embedded one. Learns from indexed text while the computer is idle, measures before and
+    after, and keeps the result only if answers come nearer to full prefill's. Caches stay as they are.
+    """
+    from desk_rag.cli.training import adapt as cli_adapt
+
+    raise typer.Exit(cli_adapt.adapt(settings_of(ctx), folder or [], now=now, undo=undo, as_json=as_json))
 
 
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)

@@ -165,9 +165,7 @@ def train(work: AuxiliaryTask, stop_after: int | None = None) -> AuxiliaryReport
     )  # fmt: skip
 
 
-def test_it_learns_to_look_where_the_answering_model_looks(
-    tiny_dir: Path, answering_dir: Path, tmp_path: Path
-) -> None:
+def test_it_learns_to_look_where_the_answering_model_looks(tiny_dir: Path, answering_dir: Path, tmp_path: Path) -> None:
     """What was learned is served from the directory, with one layer less, and a stopped run goes on to the same."""
     through, halted = (task(tiny_dir, answering_dir, tmp_path / name, layers=1) for name in ("through", "halted"))
     report = train(through)
@@ -203,7 +201,7 @@ def test_lists_by_layer_are_cut_with_the_layers(tiny_dir: Path) -> None:
 def test_the_command_says_what_changed(
     tiny_dir: Path, answering_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from desk_rag.cli.finetune.commands import finetune
+    from desk_rag.cli.training.finetune import finetune
 
     samples = [
         Sample((f"House {number} has tone{number}.",), (QA(f"Tone of house {number}?", f"tone{number}"),))

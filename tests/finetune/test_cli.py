@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.bench.answer_quality.data.sample import Sample as Judged
-from desk_rag.cli.finetune.commands import _parser, finetune, train_settings
-from desk_rag.cli.finetune.judging import judged_questions
+from desk_rag.cli.training.finetune import _parser, finetune, train_settings
+from desk_rag.cli.training.judging import judged_questions
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune import run as run_module
@@ -77,9 +77,7 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
         (["--data", "DATA", "--learning-rate", "-1"], "must not be negative"),
     ],
 )
-def test_nonsense_is_refused_with_a_reason(
-    settings: Settings, tmp_path: Path, words: list[str], message: str
-) -> None:
+def test_nonsense_is_refused_with_a_reason(settings: Settings, tmp_path: Path, words: list[str], message: str) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"passage": "It rained.", "question": "What fell?", "answer": "rain"}\n', encoding="utf-8")
     words = [str(data) if word == "DATA" else word for word in words]

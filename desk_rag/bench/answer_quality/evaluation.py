@@ -30,6 +30,7 @@ from desk_rag.kv.prefix_variants.variants import PLAIN, PrefixVariants, build_pr
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.rope import build_tables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
@@ -74,6 +75,7 @@ def evaluate(
     auxiliary: AuxiliaryModel | None = None,
     judge: Judge | None = None,
     chooser: EvidenceSelector | None = None,
+    shift: PlaceShift | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Ask every sample in every mode and sum up.
@@ -81,22 +83,26 @@ def evaluate(
     With a `folder`, answers are kept there under a hash of the configuration, and a run that was stopped goes on where
     it was. KL divergence, top-1 agreement and ratios need full prefill among the modes. `auxiliary` serves the
     selectors that ask for one; with a `judge` answers are marked as the user would see them; a `chooser` chooses what
-    they quote. Raises ConfigError, UnsupportedModel (ablation positions on sliding layers).
+    they quote; adapted modes need a `shift`. Raises ConfigError, UnsupportedModel (ablation positions, sliding layers).
     """
     if not samples or not modes:
         raise ConfigError("There is nothing to measure.", remedy="Give questions and at least one mode.")
     ordered = sorted(modes, key=lambda mode: mode.way is not Way.FULL)
     _check(ordered, auxiliary, chooser)
+    if shift is None and any(mode.way is Way.ADAPTED for mode in modes):
+        raise ConfigError("Adapted modes need a learned shift.", remedy="Name its file with --shift.")
     prefix = prefill_prefix(model)
     setting = Setting(model, prefix, build_tables(model, 1), settings.max_new_tokens, auxiliary)
     items = [to_item(sample, setting) for sample in samples]
     longest = prefix.num_tokens + max(item.num_tokens for item in items) + settings.max_new_tokens
     scheme = _scheme(model, prefix, settings.coding)
     ladder = _ladder(model, prefix, items, modes, settings, scheme)
-    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary, ladder, chooser)
+    tables = build_tables(model, longest)
+    setting = Setting(model, prefix, tables, settings.max_new_tokens, auxiliary, ladder, chooser, shift)
     batches = _batches(items, _rows(model, settings), _room(model))
     configuration = _configuration(setting, samples, modes, settings, scheme) | {"judge": _judge_name(judge)}
     configuration |= {"quotes": chooser.name} if chooser is not None else {}
+    configuration |= {"shift": shift.digest} if shift is not None else {}
     journal = Journal(folder, configuration, batches)
     done = 0
     for batch in batches:

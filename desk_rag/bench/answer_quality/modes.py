@@ -20,6 +20,8 @@ class Way(Enum):
     REORDERED = "reordered"
     COMPOSITE = "composite"
     PARALLEL = "parallel"
+    ADAPTED = "adapted"
+    """Stitched at reordered positions, with the shift that `desk-rag adapt` learned."""
     APE = "ape"
     """As PARALLEL, with attention to the chunks at a lower temperature and scaled down (APE, arXiv 2502.05431)."""
     BLOCK = "block"

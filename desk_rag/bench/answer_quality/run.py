@@ -31,6 +31,7 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
@@ -77,6 +78,8 @@ class Setting:
     """Prefix variants of primed modes."""
     chooser: EvidenceSelector | None = None
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
+    shift: PlaceShift | None = None
+    """Learned shift of adapted modes, on the model's device."""
 
     def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
         """Keys of the chunk KVs that `mode` uses for `item`, in the plan's order."""
@@ -235,7 +238,8 @@ def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mappi
     lengths = [chunk.num_tokens for chunk in chunks]
     scheme = _OVERLAPPING.get(mode.way)
     where = plan(size, lengths) if scheme is None else overlapping_plan(setting.model, size, lengths, scheme)
-    stitched = stitch(setting.model, where, setting.prefix, chunks, setting.tables, row)
+    shift = setting.shift if mode.way is Way.ADAPTED else None
+    stitched = stitch(setting.model, where, setting.prefix, chunks, setting.tables, row, shift)
     selecting = 0.0
     if mode.way is Way.RECOMPUTE:
         stitching = watch.lap()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from desk_rag.cli.finetune.judging import judged_questions
+from desk_rag.cli.training.judging import judged_questions
 from desk_rag.config import Settings
 from desk_rag.finetune.data import Sample
 from desk_rag.finetune.settings import Distract, Method, TrainSettings
@@ -35,7 +35,7 @@ def train(
 ) -> AuxiliaryReport:
     """Run the training that `options` ask for. Raises DeskRagError subclasses."""
     from desk_rag.answering.auxiliary import model_settings
-    from desk_rag.cli.finetune.commands import train_settings
+    from desk_rag.cli.training.finetune import train_settings
     from desk_rag.finetune.auxiliary.run import AuxiliaryTask, run
 
     name = options.auxiliary or settings.answer.auxiliary

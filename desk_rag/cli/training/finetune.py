@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from desk_rag.assets import assets_dir
 from desk_rag.cli import output as out
-from desk_rag.cli.finetune import auxiliary
-from desk_rag.cli.finetune.judging import judged_questions
 from desk_rag.cli.signals import stoppable
+from desk_rag.cli.training import auxiliary
+from desk_rag.cli.training.judging import judged_questions
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
@@ -215,7 +215,7 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
     data_file = options.out.expanduser() / FOLDER_DATA
     if options.resume and data_file.is_file():
         return tuple(load_samples(data_file))  # the folder may have changed since
-    samples = make_samples(_folder_chunks(settings, options.folder), options.seed)
+    samples = make_samples(folder_chunks(settings, options.folder), options.seed)
     if not samples:
         raise DeskRagError(
             "No questions could be made from the documents.",
@@ -233,17 +233,17 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
     return tuple(load_samples(data_file))
 
 
-def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
-    """Return every chunk indexed under the folders, in the order of paths and positions."""
+def folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
+    """Return every chunk indexed under the folders, all without one, in the order of paths and positions."""
     from desk_rag.documents.status import FileState
     from desk_rag.store.store import Store
 
     chunks = []
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        for folder in folders:
-            root = folder.expanduser().resolve()
+        for folder in folders or (None,):
+            root = None if folder is None else folder.expanduser().resolve()
             rows = [row for row in store.documents(root) if row.state is FileState.INDEXED]
-            if not rows:
+            if root is not None and not rows:
                 raise DeskRagError(
                     f"There is nothing indexed under {shown_path(root)}.",
                     remedy=f"First: desk-rag index {shown_path(root)} --no-kv",

@@ -1,1 +1,0 @@
-"""Run `desk-rag finetune`: options, data, training, and what changed."""

@@ -40,6 +40,8 @@ _TOGETHER = 4
 _AHEAD = 2
 """Tasks per worker, so that the next one is there when one ends."""
 _POLL = 0.5
+_CORE_BYTES = 1 << 30
+"""Memory of a worker on a processor core, beside twice its weights."""
 _MOST_DEATHS = 3
 """Workers that may die in a row, without any task being done in between."""
 
@@ -80,7 +82,9 @@ class RayPrefill:
         namespaces = [*serving.prefix_variants.namespaces, *filter(None, [serving.auxiliary_namespace])]
         store.register_model(serving.prefix_variants.namespaces, serving.auxiliary_namespace)
         with _connected(self._ray, self._address):
-            crew = _Crew(self._ray, self._wanted(serving))
+            chunks = sum(store.missing_kv(namespace) for namespace in namespaces)
+            most = -(-chunks // _TOGETHER)
+            crew = _Crew(self._ray, self._wanted(serving), most, _CORE_BYTES + 2 * model_bytes(serving.model.module))
             try:
                 yield from _Pass(store, namespaces, crew, stop).run()
             finally:
@@ -92,6 +96,11 @@ class RayPrefill:
         if serving.auxiliary is not None and serving.auxiliary_namespace is not None:
             wanted.append(_wanted(model_settings(settings, settings.answer.auxiliary), serving.auxiliary))
         return wanted
+
+
+def model_bytes(module: Any) -> int:
+    """Return the bytes of a module's weights."""
+    return sum(weight.numel() * weight.element_size() for weight in [*module.parameters(), *module.buffers()])
 
 
 def _wanted(settings: ModelSettings, serving: ServingModel) -> WantedModel:
@@ -125,21 +134,22 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
 class _Crew:
     """The workers of a cluster and their tasks."""
 
-    def __init__(self, ray: Any, wanted: Sequence[WantedModel]) -> None:
+    def __init__(self, ray: Any, wanted: Sequence[WantedModel], most: int, core_bytes: int) -> None:
+        """Start at most `most` workers; `core_bytes` is the memory that one on a processor core reserves."""
         self._ray = ray
         resources = ray.cluster_resources()
         gpus, cores = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
         if gpus:
             options = {"num_gpus": 1}
         else:  # one thread each, or they would take each other's cores
-            options = {"num_cpus": 1}
+            options = {"num_cpus": 1, "memory": core_bytes}
             wanted = [replace(one, settings=one.settings.model_copy(update={"threads": 1})) for one in wanted]
         self._class = ray.remote(Worker).options(**options)
         self._wanted = ray.put(list(wanted))
         self._tasks: dict[Any, _Task] = {}
         self._ready: list[Any] = []
         self._deaths = 0
-        for _ in range(max(1, gpus or cores)):
+        for _ in range(max(1, min(gpus or cores, most))):
             self._start()
 
     @property

@@ -446,7 +446,7 @@ def test_a_wave_without_anything_for_the_kernel(
     chunk = quantize(prefill_chunk(model, prefix, model.prompt.chunk_ids(TEXTS[0])), scheme)
     where = plan(prefix.num_tokens, [chunk.num_tokens])
     tables, cache = build_tables(model, where.num_slots), SlabCache(model, where.num_slots)
-    monkeypatch.setattr(availability, "available", lambda _device: True)
+    monkeypatch.setattr(availability, "available", lambda _device, **_options: True)
     load = loader.start([None])
     load.replace(0, chunk)
     Placer(load, where, CacheTarget.of(tables, cache)).place_all()

@@ -46,8 +46,8 @@ _UNIT = re.compile(
     r"|byte|page|word|line|point|pixel|watt|volt|amp|bar|piece|part|unit|storey|floor|step|time)s$"
 )
 _WORD_NUMBERS = re.compile(
-    r"\b(?:no|none|nothing|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty"
-    r"|hundred|thousand|half|a|an|once|twice|both|several|few|free|dozen|quarter)\b",
+    r"\b(?:no|none|nothing|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|half|a|an|once|twice|both|several|few|free|dozen|quarter)\b",
     re.I,
 )
 _ARTICLE = re.compile(r"\ban?\b(?!\s+(?:third|fifth|tenth|pair|couple|hundred|thousand|lot)\b)", re.I)

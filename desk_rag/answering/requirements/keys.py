@@ -32,7 +32,7 @@ _UNITS = content_stems(
 """Words of a key that a question need not have."""
 _LIGHT = content_stems(
     "much many long often high large big far does have has ask asks there time times get gets got set use used uses"
-    " called default value setting settings option key file number before after people somebody one"
+    " called default listen listens runs value setting settings option key file number before after people somebody one"
 )
 """Words of a question that need not stand in the key or the file's name."""
 _MONEY = content_stems("price cost costs fee charge amount")

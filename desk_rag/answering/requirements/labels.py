@@ -27,6 +27,7 @@ _PROPERTIES = tuple(
         r"^(?:which|what)\s+(?P<property>\S+(?:\s+\S+)?)\s+(?:does|do|did|has|have)\s+.+$",
         r"^how\s+much\s+(?P<property>(?!of\b|did\b|do\b|does\b|more\b|is\b|was\b)\S+(?:\s+\S+){0,2}?)"
         r"\s+(?:do|does|did|is|was|were|has|have|must|will|should)\s+.+$",
+        r"^who\s+(?:is|are)\s+(?:responsible|liable|in\s+charge)\s+(?:for|of)\s+(?:(?:the|my|our)\s+)?(?P<property>\S+(?:\s+\S+)?)$",
         r"^who\s+(?:is|are|was|were)\s+(?P<property>present|absent|excused|invited)\b.*$",
     )
 )
@@ -46,7 +47,7 @@ _CONTACTS: dict[AnswerKind | None, re.Pattern[str]] = {
 }
 _LONGEST_VALUE = 12
 """Words of a value; more are a sentence, in which the pointer finds the answer."""
-_FREE = content_stems("much does have has use uses used pay due")
+_FREE = content_stems("much does have has use uses used pay due responsible liable charge")
 """Words of a question that need not stand anywhere."""
 
 

@@ -154,8 +154,13 @@ def _row(
     cell_asked_for = _asked(question, wanted, cells, named) or _only_other(question, wanted <= stems, cells, named)
     if cell_asked_for is None:
         return None
-    covered = sum(has_stem(stem, stems) for stem in wanted) / len(wanted)
-    return covered, Lookup(place, begin, end, (begin + cell_asked_for.begin, begin + cell_asked_for.end))
+    # The row has the dates asked for, whichever way they are written.
+    others = wanted - content_stems(" ".join(each.asked for each in requirements.timed)) or wanted
+    covered = sum(has_stem(stem, stems) for stem in others) / len(others)
+    first = begin + cell_asked_for.begin
+    if _PAYING & content_stems(question) and re.match(r"-\s?\d", cell_asked_for.value):
+        first += 1  # what was paid stands in a statement as a loss
+    return covered, Lookup(place, begin, end, (first, begin + cell_asked_for.end))
 
 
 def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:

@@ -61,6 +61,7 @@ def test_the_question_says_what_kind_of_answer_it_wants(question: str, kind: Ans
         (AnswerKind.AMOUNT, "half a megabyte", True),
         (AnswerKind.NUMBER, "a week", True),
         (AnswerKind.NUMBER, "two cats", True),
+        (AnswerKind.NUMBER, "eighteen months", True),
         (AnswerKind.NUMBER, "the blue tin", False),
     ],
 )

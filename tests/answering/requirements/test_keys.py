@@ -14,6 +14,7 @@ SHOP = Place(
     0,
 )
 BOARD = Place('board.channels: 48\nboard.fade_seconds: 6.5\nboard.blackoutKey: "F12"', "settings\nlight-board", 0)
+NAS = Place("server.name: attic-nas\nserver.port: 8445", "code\nnas\nserver", 0)
 CODE = Place(
     '"""Seats."""\n\nBENCH_SEATS = 7  # when the awning is up\n'
     'MAX_GUESTS = 180\nGAUGE_PORT = "/dev/ttyUSB1"\nbench_row = put_bench(row)',
@@ -42,12 +43,14 @@ MINUTES = Place("Chair: Fenna de Wit. nine members came.", "minutes\n2026-02-14"
         ("How many channels has the radio?", None),
         ("How often is the gauge at the weir read?", None),  # a port is no number of times
         ("What does the shop lanterncart.example sell?", None),  # the value stands in the question
+        ("On which port does the NAS listen?", "8445"),
+        ("On which port does the printer listen?", None),
         ("What is a bench?", None),  # an expression is no value
         ("Who was the chair on 14 February 2026?", None),  # a sentence is no value
     ],
 )
 def test_a_value_is_looked_up_if_its_key_is_spelled_out(question: str, expected: str | None) -> None:
-    lookup = look_up(question, [SHOP, BOARD, CODE, MINUTES])
+    lookup = look_up(question, [SHOP, BOARD, NAS, CODE, MINUTES])
     assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
 
 

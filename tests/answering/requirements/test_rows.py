@@ -96,3 +96,28 @@ def test_what_something_is_is_no_setting_of_that_name() -> None:
     settings = Place("stitched: several", "context", 0)
     assert look_up("What is a stitched context?", [settings]) is None
     assert look_up("What is stitched in the context?", [settings]) is not None
+
+
+STATEMENT = Place(
+    "date: 2026-07-01; counterparty: Pettigrew Estates; purpose: Rent July; amount: -985.00\n"
+    "date: 2026-07-09; counterparty: Greengrocer Amari; purpose: Groceries; amount: -63.20",
+    "statement 2026",
+    0,
+)
+LEASE = Place("Lease\nRoof: landlord\nGarden hedge: tenants\nBoiler service: tenants", "lease", 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("How much did I spend on groceries in July 2026?", "63.20"),
+        ("Which amount has the line of the groceries in July 2026?", None),  # amount and line are light words
+        ("How much did I spend on groceries in August 2026?", None),
+        ("Who is responsible for the garden hedge?", "tenants"),
+        ("Who is responsible for the roof?", "landlord"),
+        ("Who is responsible for the chimney?", None),
+    ],
+)
+def test_a_day_is_met_however_it_is_written_and_a_label_says_who_does_it(question: str, expected: str | None) -> None:
+    lookup = look_up(question, [STATEMENT, LEASE])
+    assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected

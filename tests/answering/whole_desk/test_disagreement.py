@@ -33,6 +33,13 @@ FILES = {
         "House notes\n\nThe water rate is 2.10 crowns per cubic metre.\nThe boiler stops below 0.8 bar.\n"
         "The plumber is Tovey, phone 0555 190 336.\n"
     ),
+    "minutes/minutes-2023-01-10.md": (
+        "# Minutes of 10 January 2023\n\nThe treasurer is Dominic Vane. The cellar is dry.\n"
+    ),
+    "mails/2024-02-20-treasurer.eml": (
+        "From: Ana Lind <ana@yard.example>\nTo: all@yard.example\nDate: Tue, 20 Feb 2024 08:00:00 +0100\n"
+        "Subject: Treasurer\n\nHello all,\n\nthe treasurer is Petra Bolt now. Please send her your receipts.\n\nAna\n"
+    ),
     "notes/plumber.txt": "Plumber\n\nTovey has a new phone number since January 2024: 0555 771 204.\n",
 }
 
@@ -74,6 +81,12 @@ def test_without_a_date_of_both_no_document_is_called_newer(engine: AnswerEngine
     assert "2.10 crowns per cubic metre" in text and "2.40 crowns per cubic metre" in text
     assert "water-company.txt of 3 May 2023 says something else, see [" in text
     assert "newer" not in text and "newest" not in text
+
+
+def test_an_office_that_has_passed_to_another_is_shown_with_both_names(engine: AnswerEngine) -> None:
+    text = printed(engine, "Who is the treasurer?")
+    assert "The treasurer is Dominic Vane." in text and "the treasurer is Petra Bolt now." in text
+    assert "newer than minutes-2023-01-10.md" in text or "older than 2024-02-20-treasurer.eml" in text
 
 
 def test_numbers_that_begin_alike_are_two(engine: AnswerEngine) -> None:

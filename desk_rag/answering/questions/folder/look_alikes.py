@@ -64,9 +64,17 @@ _FEWEST_WORDS = 2
 _LIGHT = content_stems("number date day time name amount")
 """Words of a question that a sentence need not have: a phone number is one without the word."""
 _SPANS = 12
-_VALUE = re.compile(r"\d")
+_WORD_NUMBERS = "two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+_VALUE = re.compile(rf"\d|\b(?:{'|'.join(_WORD_NUMBERS)})\b", re.I)
+_ASKS_HOLDER = re.compile(r"^who(?:['’]s|\s+(?:is|are))\s+(?:the|our|my)\b", re.I)
+"""Asks who has an office or a task, which passes from one person to the next."""
+_PERSON = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
+_TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "The", "Our", "New"})
 _NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
-_CORRECTS = re.compile(r"\b(?:not|no\s+longer|instead|rather\s+than|correct\w*|wrong\w*|from\s+\S+\s+to)\b", re.I)
+_CORRECTS = re.compile(
+    r"\b(?:not|no\s+longer|instead|rather\s+than|correct\w*|wrong\w*|from\s+\S+\s+to|t(?:akes?|ook)\s+over|succe(?:ed|ss)\w*)\b",
+    re.I,
+)
 _UNIT = re.compile(r"[€$£%]|[^\W\d_]{2,}")
 _NO_UNITS = frozenset(MONTHS) | frozenset(
     """
@@ -201,19 +209,20 @@ def _other_values(
     store: Store, done: Answer, question: str, embedder: EmbedderLike, span_scorer: SpanScorerLike
 ) -> Iterator[Row]:
     """The sentences of other documents, among the passages that were read, that give another value for the same."""
-    if not _asks_plainly(done, question) or not _VALUE.search(done.text) or asks_whether(question):
+    pattern = _PERSON if _ASKS_HOLDER.match(question) else _VALUE
+    if not _asks_plainly(done, question) or not pattern.search(done.text) or asks_whether(question):
         return
     citation = done.citations[0]
     by_number = {source.number: source for source in done.sources}
     own = _context(by_number[citation.source_number], citation.quote) & (content_stems(question) - _LIGHT)
-    if len(own) < _FEWEST_WORDS:
+    if len(own) < (1 if pattern is _PERSON else _FEWEST_WORDS):
         return
     seen = {citation.path}
     for source in done.sources:
         if source.path in seen:
             continue
         (scores,) = span_scorer.read(question, [source.text])
-        units = [unit for unit in quotable(source.text) if _VALUE.search(unit)]
+        units = [unit for unit in quotable(source.text) if pattern.search(unit)]
         ranked = sorted(units, key=lambda unit: -_log_odds(scores, source.text, unit))
         unit = ranked[0] if ranked else ""
         if not unit or _log_odds(scores, source.text, unit) < _LEAST_LOG_ODDS:
@@ -221,7 +230,7 @@ def _other_values(
         stems = _context(source, unit)
         if not all(has_stem(stem, stems) for stem in own) or not own & content_stems(unit):
             continue
-        value = _value(question, scores, source.text, unit)
+        value = _value(question, scores, source.text, unit, pattern)
         passage = store.passage(source.chunk_id, [source.path])
         if passage is None or not _differ((done.text, citation.quote), (value, unit)):
             continue
@@ -246,33 +255,43 @@ def _log_odds(scores: SpanScores, text: str, unit: str) -> float:
     return scores.log_odds(begin, begin + len(unit))
 
 
-def _value(question: str, scores: SpanScores, text: str, unit: str) -> str:
+def _value(question: str, scores: SpanScores, text: str, unit: str, pattern: re.Pattern[str]) -> str:
     """The best short answer in a sentence, of the kind that is asked for."""
     begin, kind, shorts = text.find(unit), kind_asked(question), ShortAnswers(question, unit)
     for span in scores.best(begin, begin + len(unit), _SPANS):
         offsets = shorts.whole(span.begin - begin, span.end - begin)
         value = unit[slice(*offsets)] if offsets is not None else ""
-        if _VALUE.search(value) and (kind is None or is_of_kind(kind, value)):
+        if pattern.search(value) and (kind is None or is_of_kind(kind, value)):
             return value
     return ""
 
 
 def _differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """True if two values, each with its sentence, have other numbers or days, in one unit as far as both name one."""
-    numbers = _numbers(one[0]), _numbers(other[0])
+    """True if two values, each with its sentence, have other numbers or names, in one unit as far as both name one."""
+    numbers = _marks(one[0]), _marks(other[0])
     if not all(numbers) or numbers[0] <= numbers[1] or numbers[1] <= numbers[0]:
         return False
     for of_value, (_, sentence) in zip(numbers, (other, one), strict=True):
-        if of_value <= _numbers(sentence) and not _CORRECTS.search(sentence):
+        if of_value <= _marks(sentence) and not _CORRECTS.search(sentence):
             return False
+    if not any(map(_VALUE.search, (one[0], other[0]))):
+        return True
     units = [set(_UNIT.findall(value.lower())) - _NO_UNITS for value, _ in (one, other)]
     return not all(units) or bool(units[0] & units[1])
 
 
+def _marks(text: str) -> set[str]:
+    """The numbers of a text; of one without any, its words with a capital letter."""
+    return _numbers(text) or {word for word in _PERSON.findall(text) if word not in _TITLES}
+
+
 def _numbers(text: str) -> set[str]:
-    """The numbers of a text: '1,150' as '1150', '40.0' as '40'."""
+    """The numbers of a text: '1,150' as '1150', '40.0' as '40', 'two' as '2'."""
     plain = (re.sub(r",(?=\d{3}\b)", "", number) for number in _NUMBER.findall(text))
-    return {re.sub(r"\.0+$", "", number) for number in plain}
+    in_words = {
+        str(_WORD_NUMBERS.index(word) + 2) for word in re.findall(r"[a-z]+", text.lower()) if word in _WORD_NUMBERS
+    }
+    return in_words | {re.sub(r"\.0+$", "", number) for number in plain}
 
 
 def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) -> list[Row]:

@@ -127,7 +127,8 @@ def index(
     """
     from desk_rag.cli import work
 
-    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json)
+    settings, settings_file = settings_of(ctx), ctx.obj.config
+    code = work.index(settings, folders or [], settings_file, warm=not no_kv, dry_run=dry_run, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -142,7 +143,7 @@ def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
     """
     from desk_rag.cli import work
 
-    raise typer.Exit(work.watch(settings_of(ctx), folders or []))
+    raise typer.Exit(work.watch(settings_of(ctx), folders or [], ctx.obj.config))
 
 
 @app.command()

@@ -79,7 +79,7 @@ def ask(
         if len(backlog.new) != unread:
             moved_at, unread = time.monotonic(), len(backlog.new)
     if not backlog.files and backlog.complete:
-        contents.check_not_empty(engine.store, under, contents.ASK_REMEDY)
+        contents.check_not_empty(engine.store, under, contents.ask_remedy(engine.settings))
     events = asking.ask(engine, request, stop)
     yield from _amended(events, backlog, Stage("look", looked))
 

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -181,14 +181,16 @@ class Service:
         return self._jobs.perform(work, lambda: stop() or self._stopping.is_set())
 
     def report(self, event: IndexEvent) -> None:
-        """Pass on an event of work that `perform` runs, as if it came from the worker; read files that changed."""
+        """Pass on an event of work that `perform` runs; read files that changed."""
         self._emit(event)
         self._worker.read_due_files()
 
-    def use_index_settings(self, settings: IndexSettings, wanted: Sequence[Path] = ()) -> None:
-        """Read files by these settings from now on; what was left out stays so, except what is `wanted` again."""
-        for path in list(self._left_out):
-            if any(path == one or path in one.parents or one in path.parents for one in wanted):
+    def use_index_settings(
+        self, settings: IndexSettings, wanted: Sequence[Path] = (), lifted: Collection[str] = ()
+    ) -> None:
+        """Read files by these settings; what was left out stays so, but for what is `wanted` or its rule `lifted`."""
+        for path, rule in list(self._left_out.items()):
+            if rule in lifted or any(path == one or path in one.parents or one in path.parents for one in wanted):
                 del self._left_out[path]
         self._watch_only(folder for folder in self._folders if not self._is_left_out(folder))
         rules = (rule for rule in self._left_out.values() if rule and rule not in settings.exclude)

@@ -18,6 +18,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers side by side share the cores;
 # Triton decides at its first import whether it interprets, and bitsandbytes imports it in passing.
 if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Triton would keep what it compiles in the home directory.
+os.environ.setdefault("TRITON_HOME", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "triton"))
 
 # What the tests start would compile every module of desk-rag anew; the folders with the bytecode are ignored by git.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

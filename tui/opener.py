@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,15 +88,29 @@ def opening(path: Path, location: Location, environment: Mapping[str, str]) -> O
     return Opening((program, str(path)), in_terminal=False)
 
 
-def edit(text: str, environment: Mapping[str, str]) -> str:
-    """Let the user edit `text` in their editor, and return it once the editor has ended.
-
-    The text lies in a private directory meanwhile, which is removed with whatever the editor leaves there. Raises
-    DeskRagError if no editor is named, if it cannot be started, or if it reports a failure.
-    """
+def editor_for_text(environment: Mapping[str, str]) -> list[str]:
+    """Return the user's editor and its arguments. Raises ConfigError if none is named, or if it is not installed."""
     editor = _users_editor(environment)
     if not editor:
         raise ConfigError("No editor is named.", remedy="Set VISUAL or EDITOR in your shell, such as EDITOR=nano.")
+    check_installed(editor[0])
+    return editor
+
+
+def check_installed(program: str) -> None:
+    """Raise ConfigError if the user's editor cannot be started, so that the app need not step aside for nothing."""
+    if shutil.which(program) is None:
+        remedy = "Set VISUAL or EDITOR in your shell to an editor that is installed, such as EDITOR=vi."
+        raise ConfigError(f"{program} is not installed.", remedy=remedy)
+
+
+def edit(text: str, editor: Sequence[str]) -> str:
+    """Let the user edit `text` in `editor`, and return it once that has ended.
+
+    The text lies in a private directory meanwhile, which is removed with whatever the editor leaves there. Raises
+    ConfigError if the editor cannot be started, or if it reports a failure.
+    """
+    editor = list(editor)
     waiting = _WAIT_OPTIONS.get(Path(editor[0]).name)
     if waiting and waiting not in editor:
         editor.append(waiting)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from textual import on, work
 from textual.app import App, SuspendNotSupported
@@ -14,7 +15,7 @@ from desk_rag.documents.chunking import Chunk
 from desk_rag.errors import DeskRagError
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend
-from desk_rag.tui.opener import Opening, opening
+from desk_rag.tui.opener import Opening, check_installed, opening
 from desk_rag.tui.wording import home_path, place, safe
 
 _LOG = logging.getLogger(__name__)
@@ -24,6 +25,18 @@ class SourceOpening(App[int]):
     """Base of the app: what is done with a source."""
 
     backend: Backend
+
+    @contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Give the terminal to another program, and take it back even if the block raises."""
+        failure: Exception | None = None
+        with super().suspend():
+            try:
+                yield
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     @on(m.OpenWanted)
     def _open_wanted(self, message: m.OpenWanted) -> None:
@@ -62,12 +75,13 @@ class SourceOpening(App[int]):
     def _open(self, how: Opening) -> None:
         try:
             if how.in_terminal:
+                check_installed(how.argv[0])
                 with self.suspend():
                     subprocess.run(how.argv, check=False)
             else:
                 nowhere = subprocess.DEVNULL
                 subprocess.Popen(how.argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-        except (OSError, SuspendNotSupported, ValueError) as error:
+        except (DeskRagError, OSError, SuspendNotSupported, ValueError) as error:
             self.complain(error)
 
     def _show_text(self, wanted: m.TextWanted) -> None:

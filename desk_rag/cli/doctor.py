@@ -42,7 +42,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
         *(_python, _torch, _gpu, _quantization, _model, _memory, _adapter, _auxiliary, _rungs, _adaptation),
-        *(_embedder, _words, _vectors, stored.data_dir, stored.kv_dir, stored.disk, stored.index, stored.chats),
+        *(_keys, _exclude, _embedder, _words, _vectors),
+        *(stored.data_dir, stored.kv_dir, stored.disk, stored.index, stored.chats),
         *(stored.other_files, stored.notices, stored.cache_quality, stored.time_saved, _watches),
     )
     reported: set[str] = set()
@@ -181,6 +182,25 @@ def _adaptation(settings: Settings) -> list[Finding]:
     detail = "what separately cached passages cost this model is not known"
     remedy = "desk-rag adapt measures it on your documents and makes up for it."
     return [Finding("stitching", Verdict.WARN, detail, remedy)]
+
+
+def _keys(settings: Settings) -> list[Finding]:
+    """Check the keys of the UI if some were chosen. Raises ConfigError, as the UI does."""
+    from desk_rag.tui.keys.keymap import checked
+
+    if not settings.ui.keys:
+        return []
+    checked(settings.ui.keys)
+    return [Finding("keys", Verdict.OK, f"{out.plural(len(settings.ui.keys), 'key')} of the UI chosen")]
+
+
+def _exclude(settings: Settings) -> list[Finding]:
+    """Name patterns under `exclude` that cannot be obeyed."""
+    from desk_rag.documents.ignore_rules import OWN, compile_rules
+
+    _, complaint = compile_rules(settings.index.exclude, OWN)
+    remedy = "Correct them under [index] in the settings file; they are written as in .gitignore."
+    return [Finding("exclude", Verdict.FAIL, complaint, remedy)] if complaint else []
 
 
 def _embedder(settings: Settings) -> Finding:

@@ -46,18 +46,21 @@ def run(action: str, settings: Settings, task: Task) -> int:
 
 
 def _installed(settings: Settings, folders: tuple[Path, ...], name: str = "") -> list[Installed]:
+    for folder in folders:
+        if not folder.expanduser().is_dir():
+            raise ConfigError(f"There is no directory {folder}.", remedy="Correct the path after --folder.")
+    progress = out.Progress(sys.stderr)
+    progress.passing("looking at the models on this machine …")  # torch and transformers take seconds to be imported
     from desk_rag.model import weights
     from desk_rag.model.library import installed
     from desk_rag.model.loading import quiet_libraries
 
     quiet_libraries()
-    for folder in folders:
-        if not folder.expanduser().is_dir():
-            raise ConfigError(f"There is no directory {folder}.", remedy="Correct the path after --folder.")
     listed = installed.everything([folder.expanduser() for folder in folders])
     chosen = name or settings.model.name
     if all(model.name != chosen for model in listed) and (name or chosen != "embedded"):
         listed.append(installed.describe(chosen, "folder", weights.resolve(chosen, allow_download=False)))
+    progress.clear()
     return listed
 
 
@@ -90,7 +93,10 @@ def _fit(settings: Settings, task: Task) -> int:
     from desk_rag.model.library import fit
     from desk_rag.model.library.machine import with_rates
 
+    progress = out.Progress(sys.stderr)
+    progress.passing("measuring this machine …")
     machine = with_rates(_machine(settings, task.folders[0] if task.folders else None), settings)
+    progress.clear()
     ranked = fit.rank(_installed(settings, (), task.name), machine)
     if task.as_json:
         out.print_json(sys.stdout, {"machine": asdict(machine), "models": [_fit_as_json(each) for each in ranked]})

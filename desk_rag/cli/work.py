@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.cli.signals import INTERRUPTED, STOPPED, ending_by_itself, stoppable
-from desk_rag.cli.store_access import open_store
-from desk_rag.config import Settings
+from desk_rag.cli.store_access import exists, open_store
+from desk_rag.config import Settings, default_path
 from desk_rag.errors import (
     UNWRITABLE,
     ConfigError,
@@ -57,11 +57,10 @@ def with_answer_options(
 def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
     """Open the UI and return its exit code."""
     # A folder that was indexed may be on a drive that is not connected; what was read of it still answers.
-    chosen = (
-        indexed_roots(settings, folders, files=False)
-        if folders
-        else [folder.expanduser().absolute() for folder in settings.folders]
-    )
+    chosen = [folder.expanduser().absolute() for folder in settings.folders]
+    if folders:
+        chosen = indexed_roots(settings, folders, files=False)
+        check_not_excluded(settings, chosen, settings_file)
     remedy = 'Without one: desk-rag ask "…" --folder FOLDER'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy=remedy)
@@ -85,7 +84,14 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
 
 
 def index(
-    settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool, ray: str = ""
+    settings: Settings,
+    folders: Sequence[Path],
+    settings_file: Path | None = None,
+    *,
+    warm: bool,
+    dry_run: bool,
+    as_json: bool,
+    ray: str = "",
 ) -> int:
     """Bring the index of `folders` or files up to date; 3 if some files could not be read.
 
@@ -93,6 +99,8 @@ def index(
     """
     tally = Tally()  # starts the clock before the imports, so that the reported time includes them
     roots = _roots(settings, folders, files=True)
+    if folders:
+        check_not_excluded(settings, roots, settings_file)
     if dry_run:
         from desk_rag.cli.folders.listing import print_preview
 
@@ -175,6 +183,7 @@ def index_in_background_process(
     """
     from desk_rag.indexer.resident import handover
 
+    check_not_excluded(settings, roots)
     progress.say(f"Indexing {', '.join(shown_path(root) for root in roots)} first, once.")
     done = handover.index(settings, roots, warm=True, progress=progress, stop=stop)
     with open_store(settings, writer=False) as store:
@@ -207,6 +216,7 @@ def index_new_folders(
             "to it, or its drive is full or read-only.",
             remedy="Run desk-rag index FOLDER to see the reason; once it succeeds, ask again.",
         )
+    check_not_excluded(settings, new)
     progress.say(f"Indexing {', '.join(shown_path(root) for root in new)} first, once.")
     done = index_with(engine, new, settings, stop, progress)
     _say_summary(progress, done, unread.skipped_files(engine.store, new), engine.store.counts(under=new))
@@ -232,16 +242,37 @@ def check_model(settings: Settings) -> None:
         adapters.inspect(Path(settings.model.adapter))
 
 
-def watch(settings: Settings, folders: Sequence[Path]) -> int:
+def watch(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
     """Keep `folders` indexed until stopped by a signal; waits for folders on drives that are not connected."""
     from desk_rag.indexer.daemon import run_watch
     from desk_rag.indexer.resident.keeping import make_way
 
-    indexed_roots(settings, folders or settings.folders, files=False)  # says what is missing before anything else
+    named = indexed_roots(settings, folders or settings.folders, files=False)  # says what is missing before all else
+    if folders:
+        check_not_excluded(settings, named, settings_file)
     make_way(settings.data_dir)
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
     with ending_by_itself():
-        return run_watch(settings, roots, sys.stdout)
+        return run_watch(settings, roots, sys.stdout, settings_file=settings_file or default_path())
+
+
+def check_not_excluded(settings: Settings, paths: Sequence[Path], settings_file: Path | None = None) -> None:
+    """Raise ConfigError if the user's own rules leave one of `paths` out: the next sweep would drop it again."""
+    from desk_rag.indexer.resident.exclusion import own_rule_for
+
+    if not settings.index.exclude:
+        return
+    around = [folder.expanduser().resolve() for folder in settings.folders]
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            around += store.volumes.roots()
+    for path in paths:
+        if rule := own_rule_for(path, around, settings):
+            file = shown_path(settings_file or default_path())
+            raise ConfigError(
+                f"{shown_path(path)} is excluded by “{rule}” (`exclude` under [index] in {file}).",
+                remedy="Take that rule out there to have it read again.",
+            )
 
 
 @contextlib.contextmanager

@@ -27,10 +27,17 @@ _SETTINGS = r"(?:json|ya?ml|toml|ini|cfg|conf|config|properties|env|xml|plist|en
 _DATA = rf"(?:{_SETTINGS}|txt|text|csv|tsv|log|bak|old)"
 _PAPERS = rf"(?:{_DATA}|md|org|rtf|docx?|odt|pdf|html?|xlsx?|ods)"
 _PASSWORDS = r"(?:passwords|passwd|passw(?:ö|oe)rter|kennw(?:ö|oe)rter|contraseñas|mots[-_ ]de[-_ ]passe)"
+_PASSWORD = r"(?:password|passwort|kennwort|contraseña|mot de passe)"
+_ABOUT = r".*\b(?:how|why|without|reset\w*|forg[eo]t\w*|chang\w+|choos\w+|lost|strong|safe|good)\b"
+"""Words in names of documents that are about passwords and hold none."""
+_LOGIN = r"(?:(?:log[-_ ]?in|sign[-_ ]?in|access)[-_ ](?:details|credentials|daten)|(?:login|zugangs|anmelde)daten)"
 
 NAME_RULES: tuple[tuple[str, str], ...] = (
     ("passwords", rf"(?:.*[-_. ])?{_PASSWORDS}(?:[-_. ](?:old|new|bak|backup|copy|export|\d).*)?\.{_PAPERS}"),
     ("password", rf"password\.{_DATA}"),
+    ("password", rf"(?!{_ABOUT})(?:[^-_.]+ )?{_PASSWORD}(?: (?:list|sheet|book|old|new|\d+))?\.{_PAPERS}"),
+    ("login details", rf"(?:.*[-_. ])?{_LOGIN}(?:[-_. ].*)?\.{_PAPERS}|(?:.* )?(?:logins|access data)\.{_PAPERS}"),
+    ("PIN", rf"(?:.*[-_. ])?(?:pin[-_ ]?(?:codes?|numbers?)|pins? (?:and|und|&) puks?|puks?)\.{_PAPERS}"),
     ("secrets", rf"\.?secrets(?:\.{_PAPERS})?|.*[-_. ]secrets\.{_SETTINGS}|secret\.{_DATA}"),
     ("secrets", rf"secrets?[-_.](?:prod|production|dev|development|staging|test|local|live)(?:[-_.].*)?\.{_SETTINGS}"),
     ("credentials", rf"\.?credentials?(?:\.{_DATA})?|.*[-_. ]credentials(?:\.(?:{_SETTINGS}|csv))?"),
@@ -47,7 +54,10 @@ NAME_RULES: tuple[tuple[str, str], ...] = (
 )
 """Kind of secret, and a regular expression for the whole file name; case is ignored."""
 
-NAME_WORDS = r"passw|kennw|contrase|mots.de|secret|credential|account|token|keys?|wallet|phrase|codes|kubeconfig"
+NAME_WORDS = (
+    r"passw|kennw|contrase|mots?.de|secret|credential|account|token|keys?|wallet|phrase|codes?|kubeconfig"
+    r"|details|daten|logins|access|pins?|puks?"
+)
 """Every name that one of NAME_RULES matches holds one of these."""
 
 _SECRET_PLACES = """

@@ -12,10 +12,17 @@ from desk_rag.ingest import freshness
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.config import Settings
     from desk_rag.store.store import Store
 
-ASK_REMEDY = 'Name a folder: desk-rag ask "…" --folder ~/Documents'
 SEARCH_REMEDY = "Name a folder first: desk-rag index FOLDER"
+
+
+def ask_remedy(settings: Settings) -> str:
+    """Return what to do before a question if nothing is indexed: by name, or as the settings name it."""
+    if settings.folders:
+        return "`desk-rag index` reads the folders that your settings name; then ask again."
+    return 'Name a folder: desk-rag ask "…" --folder ~/Documents'
 
 
 def new_folders(store: Store, roots: Sequence[Path]) -> list[Path]:

@@ -170,7 +170,8 @@ class _FolderSync:
         self._reader = FileReader(store, counter, size, settings, stop)
         self._rows = {row.path: row for row in store.documents(root) if not covers(absent, row.path)}
         self._known = sum(row.state is FileState.INDEXED for row in self._rows.values())
-        self._left_out: set[Path] = set()
+        self._left_out: dict[Path, str] = {}
+        """Paths that the walk left out, with the reasons."""
         self._changed: list[FoundFile] = []
 
     def run(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
@@ -211,7 +212,7 @@ class _FolderSync:
             return None
         row = self._rows.pop(entry.path, None)
         if isinstance(entry, LeftOut):
-            self._left_out.add(entry.path)
+            self._left_out[entry.path] = entry.reason
             return self._reader.leave_out(entry.path, entry, row)
         if row is not None and row.stamp == stamp_of(entry, self._settings):
             return as_known(row)
@@ -250,13 +251,16 @@ class _FolderSync:
             yield meter.progress(IndexStage.WORDS, done, len(self._changed), "files")
 
     def _remove(self) -> Iterator[IndexEvent]:
-        missing, ruled_out = list[Path](), list[Path]()
+        missing, ruled_out = list[Path](), dict[Path, str]()
         for path, row in self._rows.items():
             gone = is_gone(path, self._root)
-            if not gone and not self._now_left_out(path):
+            reason = "" if gone else self._reason_now(path)
+            if not gone and not reason:
                 continue
-            if row.state is FileState.INDEXED:
-                (missing if gone else ruled_out).append(path)
+            if row.state is FileState.INDEXED and gone:
+                missing.append(path)
+            elif row.state is FileState.INDEXED:
+                ruled_out[path] = reason
             else:
                 self._store.remove_document(path)
         removals = DeletionGuard(self._store, self._root, self._settings.deletion_grace_hours)
@@ -267,15 +271,15 @@ class _FolderSync:
                 return
             batch = [path for path in due[start : start + _REMOVE_BATCH] if path in self._rows]
             self._store.remove_documents(batch, keep_kv=True)
-            yield from (FileEvent(path, FileState.REMOVED) for path in batch)
+            yield from (FileEvent(path, FileState.REMOVED, reason=ruled_out.get(path, "")) for path in batch)
         waiting = set(missing) - set(due)
         if waiting:
             yield DeletionsWaiting(self._root, len(waiting), self._known)
 
-    def _now_left_out(self, path: Path) -> bool:
-        """Return whether an existing file was not met because a rule now excludes its folder."""
+    def _reason_now(self, path: Path) -> str:
+        """Return why a folder above an existing file is left out now, so that the file was not met; '' if none is."""
         folder = next((parent for parent in path.parents if parent in self._left_out), None)
-        return folder is not None and os.access(folder, os.R_OK | os.X_OK)
+        return self._left_out[folder] if folder is not None and os.access(folder, os.R_OK | os.X_OK) else ""
 
 
 def _never(_found: FoundFile) -> bool:

@@ -95,7 +95,7 @@ class Resident:
         store, question = self.parts().store, values.built(Request, request["request"])
         if request.get("index_first") and contents.new_folders(store, question.limit):
             raise NoResident(NEW_FOLDER if self.service() is not None else "")  # to be indexed by another request
-        contents.check_not_empty(store, question.limit, contents.ASK_REMEDY)
+        contents.check_not_empty(store, question.limit, contents.ask_remedy(self.settings))
         yield {"kv_away": store.kv_away}
         with self.engine() as engine:
             events = fresh_answer.ask(

@@ -114,6 +114,10 @@ def test_nothing_indexed_is_said_before_a_model_is_loaded(
     monkeypatch.setattr(work, "_load_engine", never)
     answer = run(capsys, "ask", "Anything?", "--data-dir", str(tmp_path / "data"))
     assert answer.code == 1 and "Nothing is indexed yet" in answer.err and "desk-rag ask" in answer.err
+    named = tmp_path / "config.toml"
+    named.write_text(f"folders = [{str(desk.documents)!r}]\n")
+    answer = run(capsys, "ask", "Anything?", "--data-dir", str(tmp_path / "data"), "--config", str(named))
+    assert "`desk-rag index` reads the folders that your settings name" in answer.err
     empty = tmp_path / "empty"
     empty.mkdir()
     under = desk.run(capsys, "ask", "Anything?", "--no-index", "--folder", str(empty))
@@ -408,7 +412,7 @@ def test_internal_error_asks_for_a_report(capsys: pytest.CaptureFixture[str], mo
         raise ZeroDivisionError("a slip")
 
     monkeypatch.setattr("desk_rag.cli.store.status", broken)
-    monkeypatch.delenv("DESK_RAG_TRACEBACK", raising=False)
+    monkeypatch.setenv("DESK_RAG_TRACEBACK", "0")
     ran = run(capsys, "status")
     assert ran.code == 1 and ran.out == ""
     assert "Internal error: ZeroDivisionError: a slip" in ran.err
@@ -627,6 +631,19 @@ def test_a_reader_that_leaves_is_no_fault(desk: Desk, words: tuple[str, ...]) ->
     done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("status",), ("help",), ("search", "treasurer", "--words", "--json")])
+def test_an_output_without_room_is_not_taken_for_a_full_drive_of_ours(desk: Desk, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "desk_rag", "--data-dir", str(desk.data), *words]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, cwd=ROOT, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1 and "The output could not be written" in done.stderr
+    assert "purge" not in done.stderr and "Traceback" not in done.stderr
 
 
 def test_interrupt_ends_with_130_and_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

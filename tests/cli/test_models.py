@@ -17,6 +17,7 @@ from desk_rag.model.memory.plan import cache_bytes
 from tests.model.gguf.families import TINY, write_tiny
 from tests.model.hostile_models import plain_model
 from tests.model.library.test_other_programs import put
+from tests.tui.terminal import Terminal
 
 
 @pytest.fixture
@@ -32,6 +33,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     (tmp_path / "config.toml").write_text('# mine\nfolders = ["~/a"]  # the letters\n\n[answer]\ntop_k = 4\n')
     return tmp_path
+
+
+def test_a_terminal_is_told_what_takes_time(tmp_path: Path) -> None:
+    terminal = Terminal(["-m", "desk_rag", "--data-dir", str(tmp_path), "models", "list"], env={"HOME": str(tmp_path)})
+    try:
+        assert terminal.wait(60) == 0
+        assert "looking at the models on this machine …".encode() in terminal.raw
+        assert "looking at" not in terminal.text and "embedded" in terminal.text, "the line has made way"
+    finally:
+        terminal.close()
 
 
 def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

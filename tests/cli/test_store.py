@@ -185,6 +185,22 @@ def test_a_data_directory_that_cannot_be_used_is_no_ok(tmp_path: Path) -> None:
     assert verdicts(tmp_path / "new")[0][:2] == ("data", "ok")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('[ui.keys]\ncompare = "ctrl+i"', "ui.keys: 'compare' cannot have the key Ctrl+I"),
+        ('[index]\nexclude = ["notes/", "a**b*c*d*e"]', "1 of its patterns not obeyed (malformed or too complex)"),
+    ],
+)
+def test_doctor_finds_settings_that_only_the_ui_or_the_indexer_would_meet(
+    desk: Desk, tmp_path: Path, line: str, message: str
+) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f"{line}\n")
+    looked = desk.run("doctor", "--config", str(settings))
+    assert looked.code == 1 and message in looked.out, looked.out
+
+
 def test_doctor_looks_at_the_adapter(desk: Desk, tmp_path: Path) -> None:
     looked = desk.run("doctor", "--json", "--adapter", str(tmp_path))
     (finding,) = [f for f in json.loads(looked.out)["findings"] if f["name"] == "adapter"]

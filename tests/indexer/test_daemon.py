@@ -229,6 +229,26 @@ def test_a_kill_at_any_moment_loses_at_most_the_chunk_in_hand(
         assert len(warm_files(settings)) == store.counts().chunks == made_warm + warm
 
 
+def test_a_changed_rule_of_the_settings_file_holds_while_it_watches(
+    settings: Settings, docs: Path, children: list[Child]
+) -> None:
+    file = docs.parent / "config.toml"
+    script = CHILD.replace("sys.stdout)", f"sys.stdout, settings_file=Path({str(file)!r}))")
+    private = docs / "private"
+    private.mkdir()
+    (private / "health.md").write_text("The blood pressure was 148/92 in March.")
+    child = Child(settings, docs, script=script)
+    children.append(child)
+    child.waits_for(f"indexed {private / 'health.md'}")
+    rule = f"{private}/"
+    file.write_text(f'[index]\nexclude = ["{rule}"]\n')
+    child.waits_for(f"removed {private / 'health.md'}: exclude: {rule}")
+    file.write_text("[index\n")
+    file.write_text("")
+    wait_for(lambda: child.said.count(f"indexed {private / 'health.md'}") == 2)
+    assert child.said.count("`exclude` in") == 2, child.said
+
+
 def test_bad_folders(settings: Settings, docs: Path, tmp_path: Path) -> None:
     out = io.StringIO()
     assert run_watch(settings, [], errors=out) == 2

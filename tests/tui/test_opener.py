@@ -9,7 +9,7 @@ import pytest
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.formats import PlaceUnits
 from desk_rag.errors import ConfigError, DocumentError, UnreadableDocument
-from desk_rag.tui.opener import Opening, edit, opening
+from desk_rag.tui.opener import Opening, edit, editor_for_text, opening
 
 LINES = Location("", None, None, 12, 40)
 
@@ -106,26 +106,26 @@ def _editor(place: Path, name: str, script: str) -> Path:
 
 def test_a_question_is_edited_in_the_users_editor(tmp_path: Path) -> None:
     editor = _editor(tmp_path, "ed it", 'printf "%s\\nin May?\\n\\n" "$(cat "$2")" > "$2"')
-    assert edit("Who came", {"EDITOR": f"'{editor}' -x"}) == "Who came\nin May?"
+    assert edit("Who came", editor_for_text({"EDITOR": f"'{editor}' -x"})) == "Who came\nin May?"
 
 
 def test_an_editor_with_a_window_is_waited_for(tmp_path: Path) -> None:
     editor = _editor(tmp_path, "code", f'echo "$@" > {tmp_path}/arguments; echo done > "$2"')
-    assert edit("", {"VISUAL": str(editor)}) == "done"
+    assert edit("", editor_for_text({"VISUAL": str(editor)})) == "done"
     assert (tmp_path / "arguments").read_text().startswith("--wait /")
-    assert edit("", {"VISUAL": f"{editor} --wait"}) == "done", "it is asked for once"
+    assert edit("", editor_for_text({"VISUAL": f"{editor} --wait"})) == "done", "it is asked for once"
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
         ({}, "No editor is named"),
-        ({"EDITOR": "/nowhere/nano"}, "could not edit the question: No such file"),
+        ({"EDITOR": "/nowhere/nano"}, "/nowhere/nano is not installed"),
         ({"EDITOR": "false"}, r"ended with an error \(1\)"),
         ({"EDITOR": "rm"}, "could not edit the question: No such file"),
     ],
 )
 def test_an_editor_that_fails_is_named(environment: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
-        edit("Who came?", environment)
+        edit("Who came?", editor_for_text(environment))
     assert raised.value.remedy

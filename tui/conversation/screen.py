@@ -22,7 +22,7 @@ from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import MOST, NamePicker
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.keymap import KeyMap
-from desk_rag.tui.opener import edit
+from desk_rag.tui.opener import edit, editor_for_text
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
@@ -214,8 +214,9 @@ class ConversationScreen(TurnScreen):
         """Hand the prompt's text to the user's editor, and take back what was written."""
         prompt = self.query_one(QuestionInput)
         try:
+            editor = editor_for_text(os.environ)
             with self.app.suspend():
-                written = edit(prompt.text, os.environ)
+                written = edit(prompt.text, editor)
         except (DeskRagError, SuspendNotSupported, ValueError) as error:
             self._say(f"{error.message} {error.remedy}" if isinstance(error, DeskRagError) else str(error), "warning")
             return

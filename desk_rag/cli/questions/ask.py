@@ -154,7 +154,7 @@ def _ask_alone(
     # Check catalog and '@' names first: loading the model takes seconds.
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         if not (options.index_first and contents.new_folders(store, roots)):
-            contents.check_not_empty(store, roots, contents.ASK_REMEDY)
+            contents.check_not_empty(store, roots, contents.ask_remedy(settings))
             asking.understand(request, store)
     failed = 0
     with work.engine_of(settings, progress) as engine, work.stoppable_with(progress) as stop:
@@ -163,7 +163,7 @@ def _ask_alone(
         progress.end()
         if stop():
             return INTERRUPTED
-        contents.check_not_empty(engine.store, roots, contents.ASK_REMEDY)
+        contents.check_not_empty(engine.store, roots, contents.ask_remedy(settings))
         away = engine.store.kv_away
         for notice in filter(None, (away, engine.model.prompt.reasoning.notice)):
             progress.say(notice)

@@ -118,7 +118,7 @@ class _Batch:
                 failed = work.index_new_folders(engine, requests[0].limit, self._settings, stop, self._progress)
                 self.code = work.SOME_UNREADABLE if failed else 0
             self._progress.end()
-            contents.check_not_empty(engine.store, requests[0].limit, contents.ASK_REMEDY)
+            contents.check_not_empty(engine.store, requests[0].limit, contents.ask_remedy(self._settings))
             for notice in filter(None, (engine.store.kv_away, engine.model.prompt.reasoning.notice)):
                 self._progress.say(notice)
             together = Together.of(engine, len(requests)) if self._options.mode == AnswerMode.CACHED.value else None

@@ -147,3 +147,20 @@ def test_an_indexed_folder_that_the_settings_name_is_said_to_come_back(desk: Des
     default_path().write_text(f"folders = [{json.dumps(str(desk.docs))}]\n")
     out = desk.run("purge", str(desk.docs), "--yes")[1]
     assert "It still stands in `folders` in " in out
+
+
+def test_indexing_an_excluded_folder_by_name_says_which_rule_forbids_it(desk: Desk) -> None:
+    assert desk.run("purge", str(desk.private), "--yes")[0] == 0
+    for target in (desk.private, desk.private / "health.md"):
+        for command in (
+            ("index", str(target), "--no-kv"),
+            ("ask", "What is my blood pressure?", "--folder", str(target)),
+        ):
+            code, out, err = desk.run(*command)
+            assert code == 2 and "148/92" not in out, command
+            assert f"is excluded by “{desk.rule}”" in err and str(default_path()) in err, err
+    assert desk.run("watch", str(desk.private))[0] == 2
+    assert desk.run("purge", "--all", "--yes")[0] == 0
+    assert desk.run("index", str(desk.private), "--no-kv")[0] == 2, "the rule names the folder, whatever is indexed"
+    default_path().unlink()
+    assert desk.run("index", str(desk.private), "--no-kv")[0] == 0 and desk.indexed() == {"health.md"}

@@ -104,6 +104,18 @@ class DeviceLock:
         return False
 
 
+class HeldLock(DeviceLock):
+    """A lock that the caller of several answers holds for all of them."""
+
+    def __init__(self) -> None:
+        """Nothing is locked by this object."""
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Begin at once."""
+        yield
+
+
 def _is_lock(file: Path) -> bool:
     """Return whether a file is an empty lock named after a process; taking any other file's lock would empty it."""
     try:

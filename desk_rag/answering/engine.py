@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch
 from desk_rag.answering import context as answer_context
 from desk_rag.answering import generation
 from desk_rag.answering.context import Context, ContextChunk, LivePrefill, timings
-from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.load_costs import known_or_measured
@@ -26,11 +27,12 @@ from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
 from desk_rag.answering.questions.less_memory import with_less_memory
 from desk_rag.answering.questions.nearest import nearest
-from desk_rag.answering.strategy import Decoding, Recompute, allocate, attention_path
+from desk_rag.answering.strategy import BegunAnswer, Decoding, Recompute, allocate, attention_path
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import damage, unread
 from desk_rag.kv.calibration.texts import PROBE
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.positions import plan
@@ -49,16 +51,6 @@ from desk_rag.timing import Stopwatch
 
 _QUESTION_ROOM = 256
 """Maximum tokens of a question and the prompt around it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillResult:
-    """First token of an answer and the tokens to come."""
-
-    first: generation.Token
-    later_tokens: Iterator[generation.Token]
-    timings: Timings
-    live_prefills: tuple[LivePrefill, ...]
 
 
 class AnswerEngine:
@@ -89,7 +81,7 @@ class AnswerEngine:
         self.model = model = serving.model
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
         self._former_store: Store | None = None
-        self._register_model(store)
+        store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
         self.top_k = settings.answer.top_k or model.prompt.top_k
         self._decoding = Decoding(settings.answer, model, embedder)
         answer_room = _QUESTION_ROOM + model.prompt.legend_tokens + self._decoding.longest
@@ -97,8 +89,8 @@ class AnswerEngine:
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
         self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean)
-        largest_plan = plan(self.prefix.num_tokens, [self.context_tokens])
-        self.attention = attention_path(settings.answer, model, largest_plan, answer_room)
+        largest = plan(self.prefix.num_tokens, [self.context_tokens])
+        self.attention = attention_path(settings.answer, model, largest, answer_room)
         self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, self.context_tokens, room)
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
@@ -172,9 +164,8 @@ class AnswerEngine:
             yield FirstToken(begun.timings)
             self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()
-            token = begun.first
+            token, check = begun.first, CitationCheck(context.sources)
             stream = self._decoding.open_stream(readable, context.sources, embedder, token.refusal_probability)
-            check = CitationCheck(context.sources)
             first_at, raw, count = token.sampled_at, token.text, 1
             yield from map(check.event, stream.feed(token.text, token.count))
             for token in begun.later_tokens:
@@ -236,6 +227,18 @@ class AnswerEngine:
         self._writer.submit(lambda: None).result()
         self._prefetcher.settle()
 
+    @property
+    def loading(self) -> tuple[CacheTarget, KVConnector, FusedDecoder | None]:
+        """Where chunk KV goes, what loads it, and the fused pass; None if an answer is more than plain passes."""
+        plain = None if self._recompute.choice.ratio else self._slab
+        return self._target, self._connector, None if plain is None else plain.fused
+
+    def beside(self, target: CacheTarget, connector: KVConnector, turn: DeviceLock) -> AnswerEngine:
+        """Return an engine that answers into another cache and shares all else; one of them runs at a time."""
+        other = copy(self)
+        other._target, other._connector, other.turn = target, connector, turn
+        return other
+
     def become_writer(self, store: Store) -> None:
         """Write through `store` from now on; it is a writer over the same data directory, and closed by `close`.
 
@@ -243,7 +246,7 @@ class AnswerEngine:
         chunk KV keeps the one it was created with. If this raises, `store` is closed and nothing has changed.
         """
         try:
-            self._register_model(store)
+            store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
         except BaseException:
             store.close()
             raise
@@ -263,9 +266,6 @@ class AnswerEngine:
         self._decoding.close()
         self._recompute.close()
         self._connector.close()
-
-    def _register_model(self, store: Store) -> None:
-        store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
@@ -295,7 +295,7 @@ class AnswerEngine:
         watch: Stopwatch,
         stop: Callable[[], bool],
         recompute: RecomputeChoice | None,
-    ) -> PrefillResult:
+    ) -> BegunAnswer:
         """Prefill the question over loaded chunk KV; missing chunks are prefilled live first."""
         question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
         stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
@@ -320,9 +320,9 @@ class AnswerEngine:
                 continue  # a damaged file was discovered during the pass and counts as missing from now on
             spent = timings(watch.stages, end, load, recomputing)
             load.release()
-            return PrefillResult(first, tokens, spent, tuple(live_prefills))
+            return BegunAnswer(first, tokens, spent, tuple(live_prefills))
 
-    def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> PrefillResult:
+    def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> BegunAnswer:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
             chunk_ids = [token_id for chunk in context.chunks for token_id in chunk.token_ids]
@@ -335,7 +335,7 @@ class AnswerEngine:
             strategy = self._decoding.strategy(question, context.sources)
             tokens = self._decoding.tokens(slab.run(), prefill(), len(prompt_ids), stop, strategy)
             first = next(tokens)
-        return PrefillResult(first, tokens, timings(watch.stages, len(prompt_ids)), ())
+        return BegunAnswer(first, tokens, timings(watch.stages, len(prompt_ids)), ())
 
     def _prefill_live(self, chunk: ContextChunk, load: KVLoadHandle, index: int) -> LivePrefill:
         began = time.perf_counter()

@@ -10,20 +10,21 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import torch
 
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.forward.runner import ModelPass, ModelRunner, Pass
+from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.loading.costs import Rates, StoredChunk, to_prefill
 from desk_rag.kv.loading.layerwise import Placer, layerwise
 from desk_rag.kv.loading.load import Load
+from desk_rag.kv.loading.load_part import LoadPart, SharedLoad, distinct
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import StitchPlan
@@ -58,7 +59,7 @@ class CacheTarget:
     model: LanguageModel
     prefix: PrefixKV
     tables: RotaryTables
-    slab: ModelRunner | None
+    slab: Slab | None
     """None with lazy attention, which reads the chunks where they are."""
     room: int
     """Maximum tokens of question and answer together."""
@@ -70,6 +71,10 @@ class CacheTarget:
             return ModelPass(self.model, self.lazy_cache(plan, on_device, loaded=True))
         stitch(self.model, plan, self.prefix, chunks, self.tables, self.slab.cache)
         return self.slab.run()
+
+    def over(self, slab: Slab) -> CacheTarget:
+        """The same over another slab."""
+        return replace(self, slab=slab)
 
     def lazy_cache(self, plan: StitchPlan, chunks: Sequence[QuantizedKV], *, loaded: bool) -> LazyCache:
         """Build a cache over chunks on the model's device, which must not change while it is used."""
@@ -100,6 +105,18 @@ class KVConnector:
         else:
             loaded_keys, load = list(keys), _start(self.loader, self._store.kv_files(keys, used=False))
         return KVLoadHandle(self._store, self._target, self.loader, loaded_keys, load, self.rates)
+
+    def start_shared(self, wanted: Sequence[Sequence[KVKey]]) -> list[tuple[LoadPart, frozenset[int]]]:
+        """Start one load for several answers, whose keys are settled; a chunk that several want is read once.
+
+        Returns each one's part, and the indices of its chunks that are prefilled all the same.
+        """
+        self.cancel_prefetch()
+        keys, parts = distinct(wanted)
+        files, anew = _worth_loading(self._store.kv_files(keys), self.loader, self.rates)
+        shared = SharedLoad(_start(self.loader, files), parts)
+        faster = [frozenset(own for own, index in enumerate(part) if index in anew) for part in parts]
+        return list(zip(shared.parts, faster, strict=True))
 
     def prefetch(self, keys: Sequence[KVKey]) -> None:
         """Load what may be needed next, the likeliest first.
@@ -160,7 +177,13 @@ class KVLoadHandle:
     """Indices of chunks whose KV is on disk and that are prefilled all the same, because that is faster."""
 
     def __init__(
-        self, store: Store, target: CacheTarget, loader: Loader, keys: list[KVKey], load: Load, rates: Rates | None
+        self,
+        store: Store,
+        target: CacheTarget,
+        loader: Loader,
+        keys: list[KVKey],
+        load: Load | LoadPart,
+        rates: Rates | None,
     ) -> None:
         self._store, self._target, self._loader = store, target, loader
         self._keys, self._load, self._rates = keys, load, rates
@@ -168,7 +191,8 @@ class KVLoadHandle:
 
     def select(self, keys: Sequence[KVKey]) -> None:
         """Settle the answer's chunks; nothing else is loaded from now on."""
-        files = self._worth_loading(self._store.kv_files(keys))
+        assert isinstance(self._load, Load), "of a shared load they are settled before it starts"
+        files, self.faster_anew = _worth_loading(self._store.kv_files(keys), self._loader, self._rates)
         loading = {key: index for index, key in enumerate(self._keys)}
         if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
             loaded_indices = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
@@ -177,15 +201,6 @@ class KVLoadHandle:
             early, self._load = self._load, _start(self._loader, files)
             early.close()
         self._keys = list(keys)
-
-    def _worth_loading(self, files: Sequence[ChunkFile | None]) -> Sequence[ChunkFile | None]:
-        """Return the files, with None for those whose chunks are prefilled sooner than loaded."""
-        if self._rates is None:
-            return files
-        stored = [(index, file) for index, file in enumerate(files) if file is not None]
-        chunks = [StoredChunk(file.header.num_tokens, file.payload, self._loader.tier_of(file)) for _, file in stored]
-        self.faster_anew = frozenset(stored[number][0] for number in to_prefill(chunks, self._rates))
-        return [None if index in self.faster_anew else file for index, file in enumerate(files)]
 
     def missing(self) -> list[int]:
         """Indices of chunks to be prefilled live, as far as known now.
@@ -256,6 +271,18 @@ class KVLoadHandle:
 
     def _read_verified(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
         return self._store.reread_kv([self._keys[index] for index in indices]) if indices else []
+
+
+def _worth_loading(
+    files: Sequence[ChunkFile | None], loader: Loader, rates: Rates | None
+) -> tuple[Sequence[ChunkFile | None], frozenset[int]]:
+    """Return the files, with None for those whose chunks are prefilled sooner than loaded, and these indices."""
+    if rates is None:
+        return files, frozenset()
+    stored = [(index, file) for index, file in enumerate(files) if file is not None]
+    chunks = [StoredChunk(file.header.num_tokens, file.payload, loader.tier_of(file)) for _, file in stored]
+    anew = frozenset(stored[number][0] for number in to_prefill(chunks, rates))
+    return [None if index in anew else file for index, file in enumerate(files)], anew
 
 
 def _start(loader: Loader, files: Sequence[ChunkFile | None]) -> Load:

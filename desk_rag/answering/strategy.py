@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from desk_rag.answering import generation
-from desk_rag.answering.context import Context
-from desk_rag.answering.events import Source
+from desk_rag.answering.context import Context, LivePrefill
+from desk_rag.answering.events import Source, Timings
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
 from desk_rag.answering.requirements.places import place_of_source
@@ -86,6 +87,16 @@ def allocate(
         context_tokens = max(model.prompt.chunk_size.largest, context_tokens // 2)
         _log.warning("Not enough memory for all passages of an answer; at most %d tokens are read", context_tokens)
         device_memory.release_unused(model.device)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnswer:
+    """First token of an answer and the tokens to come."""
+
+    first: generation.Token
+    later_tokens: Iterator[generation.Token]
+    timings: Timings
+    live_prefills: tuple[LivePrefill, ...]
 
 
 class TimedRecompute:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from desk_rag.bench import load
-from desk_rag.bench.gpu_paths import first_token, whole_answer
+from desk_rag.bench.gpu_paths import first_token, goals, whole_answer
 from desk_rag.bench.gpu_paths.first_token import Case, Desk, Plans
 from desk_rag.bench.gpu_paths.whole_answer import Job
 from desk_rag.bench.harness import energy, plot, report
@@ -123,6 +123,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--prefix", type=int, default=64, help="tokens of the shared prefix")
     parser.add_argument("--threads", type=int, help="reader threads; without both, as answers measure the drive")
     parser.add_argument("--waves", type=int, help="steps of a load")
+    parser.add_argument("--ram-waves", type=int, help="steps of a load from RAM")
     parser.add_argument("--big-mib", type=int, default=512, help="size of the file for the drive's own rate")
     parser.add_argument("--most-mib", type=int, default=2200, help="leave out cases with more bytes of chunk files")
     parser.add_argument("--meter-seconds", type=float, default=2.0, help="how long each energy is weighed")
@@ -176,7 +177,7 @@ def _ttft(
 
         def keep() -> None:
             left_out = [str(case) for case in desk.left_out]
-            bars, habits = first_token.verdicts(entries), {"threads": settings.threads, "waves": settings.waves}
+            bars, habits = goals.verdicts(entries), {"threads": settings.threads, "waves": settings.waves}
             run.keep("ttft", {"cases": entries, "left_out": left_out, "bars": bars, "loader": habits})
 
         for entry in first_token.measure(desk, lambda left: run.left(share) / left):
@@ -188,7 +189,10 @@ def _ttft(
 def _loader_settings(options: argparse.Namespace) -> LoaderSettings:
     """Threads and waves as given, else the loader's own."""
     usual = LoaderSettings()
-    return replace(usual, threads=options.threads or usual.threads, waves=options.waves or usual.waves)
+    return replace(
+        usual, threads=options.threads or usual.threads, waves=options.waves or usual.waves,
+        ram_waves=options.ram_waves or usual.ram_waves,
+    )  # fmt: skip
 
 
 def _whole_answers(

@@ -112,14 +112,16 @@ class SlabCache(LayerCache):
     """Preallocated cache of all layers."""
 
     def __init__(self, model: LanguageModel, capacity: int, dtype: torch.dtype | None = None) -> None:
-        spec = model.spec
         self.capacity = capacity
-        shape = (1, spec.num_kv_heads, capacity, spec.head_dim)
+        super().__init__(_layers(model, 1, capacity, dtype))
 
-        def slab() -> torch.Tensor:
-            return torch.empty(shape, dtype=dtype or spec.dtype, device=model.device)
-
-        super().__init__(layers=[SlabLayer(slab(), slab()) for _ in range(spec.num_layers)])
+    @classmethod
+    def over(cls, layers: Sequence[SlabLayer]) -> SlabCache:
+        """The cache of one row of slabs."""
+        cache = cls.__new__(cls)
+        LayerCache.__init__(cache, layers)
+        cache.capacity = layers[0].key_slab.shape[2]
+        return cache
 
     @property
     def device(self) -> torch.device:
@@ -137,3 +139,27 @@ class SlabCache(LayerCache):
         """Views [H, length, D] of one layer's key and value slots, to write to before `set_length`."""
         slab = self.layers[layer]
         return slab.key_slab[0, :, start : start + length], slab.value_slab[0, :, start : start + length]
+
+
+class SlabRows:
+    """Caches of several questions in one block per layer, so that one pass can run over all of them."""
+
+    def __init__(self, model: LanguageModel, rows: int, capacity: int) -> None:
+        self.layers = _layers(model, rows, capacity)
+        """With slabs [rows, H, capacity, D]."""
+        self.caches = [
+            SlabCache.over(
+                [SlabLayer(layer.key_slab[row : row + 1], layer.value_slab[row : row + 1]) for layer in self.layers]
+            )
+            for row in range(rows)
+        ]
+
+
+def _layers(model: LanguageModel, rows: int, capacity: int, dtype: torch.dtype | None = None) -> list[SlabLayer]:
+    spec = model.spec
+    shape = (rows, spec.num_kv_heads, capacity, spec.head_dim)
+
+    def slab() -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype or spec.dtype, device=model.device)
+
+    return [SlabLayer(slab(), slab()) for _ in range(spec.num_layers)]

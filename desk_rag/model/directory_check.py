@@ -15,7 +15,6 @@ import torch
 
 from desk_rag.config import ModelSettings
 from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, OutOfMemory
-from desk_rag.model import requantize
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import config as checkpoint_config
 from desk_rag.model.checkpoint import files, quantized
@@ -24,6 +23,7 @@ from desk_rag.model.gguf import config as gguf_config
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import Header, read_header
 from desk_rag.model.library import ollama
+from desk_rag.model.on_cpu import placing
 from desk_rag.model.prompt import PromptFormat, load_prompt
 
 
@@ -81,7 +81,7 @@ def _check_form(config: Any, settings: ModelSettings) -> None:
     on_cpu = settings.device == "cpu" or not torch.cuda.is_available()
     if on_cpu and settings.quantization == "int8":
         with torch.device("meta"):
-            requantize.check_matrices(_build(config))
+            placing.check_matrices(_build(config))
 
 
 def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quotes: bool = False) -> PromptFormat:

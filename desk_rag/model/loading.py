@@ -26,6 +26,7 @@ from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
 from desk_rag.model.layers import attention_layout, text_part
 from desk_rag.model.memory.plan import SMALL_MODEL, cpu_has_bf16
+from desk_rag.model.on_cpu import placing
 from desk_rag.model.prompt import PromptFormat, load_prompt
 
 _IRRELEVANT_FIELDS = frozenset(
@@ -130,7 +131,7 @@ def wrap(
         attention.register()
         module.set_attn_implementation(attention.NAME)
     layout, identity = attention_layout.find(module.eval()), _canonical_config(config)
-    size = sum(parameter.numel() for parameter in module.parameters()) + requantize.coded_weights(module)
+    size = sum(parameter.numel() for parameter in module.parameters()) + placing.coded_weights(module)
     return _bundle(
         module, prompt, name, directory, support, layout, identity, quantization=quantization, num_parameters=size
     )
@@ -193,7 +194,7 @@ def pick_device(settings: ModelSettings) -> torch.device:
             remedy="Take --quantization int8, which a CPU can do, or leave it out.",
         )
     if settings.quantization == "int8" and device.type == "cpu":
-        requantize.check_int8_on_cpu()
+        placing.check_int8()
         if settings.adapter:
             raise ConfigError(
                 "On a CPU, int8 weights cannot carry an adapter.", remedy="Leave --quantization or --adapter out."
@@ -210,6 +211,13 @@ def _load_module(
             return _load_gguf(directory, config, attention, settings, device)
         if row_int8.has_scales(weights.weight_files(directory)[0]):
             return _load_row_int8(directory, config, attention, device)
+        model_class = model_support.model_class(config)
+        if device.type == "cpu" and settings.quantization == "int8":
+            from desk_rag.model.on_cpu import while_loading
+
+            module, info = while_loading.load(model_class, config, weights.weight_files(directory), attention)
+            tensors.check_loaded(directory, info)
+            return module
         options: dict[str, Any] = {
             "attn_implementation": attention,
             "config": config,
@@ -218,11 +226,8 @@ def _load_module(
             "trust_remote_code": False,
             "output_loading_info": True,
         }
-        on_cpu = device.type == "cpu" and settings.quantization == "int8"
-        quantized = prequantized_by(config) or (settings.quantization != "none" and not on_cpu)
-        if on_cpu:
-            options["dtype"] = "auto"
-        elif settings.quantization != "none":
+        quantized = prequantized_by(config) or settings.quantization != "none"
+        if settings.quantization != "none":
             options |= {"quantization_config": _bitsandbytes(settings.quantization), "dtype": torch.bfloat16}
         else:
             options["dtype"] = _load_dtype(directory, device)
@@ -230,11 +235,9 @@ def _load_module(
             options["device_map"] = {"": 0 if device.type == "cuda" else "cpu"}
         if prequantized_by(config) in quantized_form.WIDENED:
             config.quantization_config["dequantize"] = True
-        module, info = model_support.model_class(config).from_pretrained(str(directory), **options)
+        module, info = model_class.from_pretrained(str(directory), **options)
         tensors.check_loaded(directory, info)
         module = text_part.text_part(module)
-        if on_cpu:
-            return requantize.quantize_on_cpu(module)
         return module if quantized else module.to(device)
 
 
@@ -249,11 +252,13 @@ def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings,
     gguf_weights.check_room(header, dtype, int8_rows=rows)
     with directory_check.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
+    placer = None
     if rows:
-        requantize.check_matrices(module)
-    coded = gguf_weights.load(header, module, dtype, int8_rows=rows)
+        placing.check_matrices(module)
+        placer = placing.MatrixPlacer(module, module)
+    gguf_weights.load(header, module, dtype, placer)
     if rows:
-        return requantize.place_on_cpu(module, coded)
+        return placing.finish(module)
     return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)
 
 

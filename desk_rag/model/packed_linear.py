@@ -7,7 +7,8 @@ Questions and decoded tokens read all weights once and multiply little, so memor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -112,6 +113,46 @@ def pack_linears(module: torch.nn.Module) -> int:
     return replace_linears(module, _packed) if available() else 0
 
 
+@dataclass(frozen=True, slots=True)
+class LinearGroup:
+    """Children of a module that are given the same input, or one child alone."""
+
+    path: str
+    parent: torch.nn.Module
+    names: tuple[str, ...]
+
+    @property
+    def linears(self) -> list[tuple[str, torch.nn.Linear]]:
+        """The children with their names in the whole model; empty unless each is a `torch.nn.Linear` still."""
+        children = [(f"{self.path}.{name}".lstrip("."), getattr(self.parent, name, None)) for name in self.names]
+        linears = [(name, child) for name, child in children if type(child) is torch.nn.Linear]
+        return linears if len(linears) == len(self.names) else []
+
+    @property
+    def is_alike(self) -> bool:
+        """True if all have as many inputs, and all have a bias or none has."""
+        return len({(linear.in_features, linear.bias is None) for _, linear in self.linears}) == 1
+
+    def replace(self, whole: torch.nn.Module) -> None:
+        """Put one module that multiplies by all of them in their places."""
+        linears = self.linears
+        if len(linears) == 1:
+            setattr(self.parent, self.names[0], whole)
+            return
+        beside = SideBySide(whole, [linear.out_features for _, linear in linears])
+        for part, (name, (_, linear)) in enumerate(zip(self.names, linears, strict=True)):
+            setattr(self.parent, name, PackedPart(linear, beside, part))
+
+
+def linear_groups(module: torch.nn.Module) -> Iterator[LinearGroup]:
+    """Yield every group below `module` that could be packed as one, and then each linear alone."""
+    for path, parent in list(module.named_modules()):
+        for names in (*_SHARING, *((name,) for name, _ in list(parent.named_children()))):
+            group = LinearGroup(path, parent, names)
+            if group.linears:
+                yield group
+
+
 Pack = Callable[[Sequence[tuple[str, torch.nn.Linear]]], torch.nn.Module | None]
 """Packs linears of one input, given with their names, as one module; None if they cannot be packed."""
 
@@ -122,24 +163,17 @@ def replace_linears(module: torch.nn.Module, pack: Pack) -> int:
     Those that share an input are packed side by side. Hooks sit on the modules, so pack before any is registered.
     """
     replaced = 0
-    for path, parent in list(module.named_modules()):
-        for names in (*_SHARING, *((name,) for name, _ in parent.named_children())):
-            children = [(f"{path}.{name}".lstrip("."), getattr(parent, name, None)) for name in names]
-            linears = [(name, child) for name, child in children if type(child) is torch.nn.Linear]
-            whole = pack(linears) if len(linears) == len(names) else None
-            if whole is None:
-                continue
-            beside = SideBySide(whole, [linear.out_features for _, linear in linears]) if len(names) > 1 else None
-            for part, (name, (_, linear)) in enumerate(zip(names, linears, strict=True)):
-                setattr(parent, name, whole if beside is None else PackedPart(linear, beside, part))
-            replaced += len(names)
+    for group in linear_groups(module):
+        whole = pack(group.linears) if group.is_alike else None
+        if whole is not None:
+            group.replace(whole)
+            replaced += len(group.names)
     return replaced
 
 
 def _packed(linears: Sequence[tuple[str, torch.nn.Linear]]) -> PackedLinear | None:
     modules = [linear for _, linear in linears]
-    alike = len({(linear.in_features, linear.bias is None) for linear in modules}) == 1
-    return PackedLinear(*modules) if alike and all(_packable(linear.weight) for linear in modules) else None
+    return PackedLinear(*modules) if all(_packable(linear.weight) for linear in modules) else None
 
 
 def _packable(weight: torch.Tensor) -> bool:

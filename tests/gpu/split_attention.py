@@ -29,7 +29,7 @@ import torch
 
 from desk_rag.bench import kernels
 from desk_rag.bench.harness import report
-from desk_rag.kv.forward.fused_decoder import attend
+from desk_rag.kv.forward.attention import attend
 from desk_rag.kv.kernels.flash_decoding import reference
 from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding, SplitTuning, kind_of, tuning_for
 

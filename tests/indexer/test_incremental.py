@@ -18,10 +18,15 @@ from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.pipeline import index_path, sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.store.store import Store
+from tests.documents import desk_files
 
 STORE = StoreSettings(budget_gib=1, reserve_gib=0)
 FOLDERS = st.sampled_from(["", "a", "b", "a/deep"])
-NAMES = st.sampled_from(["one.txt", "two.md", "three.txt", "picture.png", "old.txt~", "data.json", "page.html"])
+NAMES = st.sampled_from(
+    ["one.txt", "two.md", "three.txt", "picture.png", "old.txt~", "data.json", "page.html", "mail.eml", "inbox.mbox",
+     "dates.ics", "people.vcf", "table.csv", "paper.tex", "refs.bib", "plan.org", "letter.odt", "costs.xlsx",
+     "talk.pptx", "novel.epub", "rain.ipynb", "saved.mhtml", "nosuffix"]
+)  # fmt: skip
 SOME = [
     "The roofer comes on 14 May.\n",
     "The spare key lies under the flower pot.\n",
@@ -31,7 +36,16 @@ SOME = [
     '{"door": {"colour": "green"}, "keys": [{"name": "shed", "hook": 4}]}\n',
     "<html><body><div class=menu><a>Home</a></div><p>The barge was late again.</p></body></html>\n",
 ]
-TEXTS = st.sampled_from([*SOME, "", "\x00\x01 not text"])
+OTHERS = [
+    desk_files.eml(), desk_files.mbox(), desk_files.ICS, desk_files.VCF, "Item;Due\nBarge;14 May\n", desk_files.LATEX,
+    desk_files.BIB, desk_files.ORG, desk_files.odt(), desk_files.xlsx(), desk_files.pptx(), desk_files.epub(),
+    desk_files.ipynb(), desk_files.mhtml(),
+]  # fmt: skip
+"""One file of each of the other formats; any of them may get any name."""
+CONTENTS = st.one_of(
+    st.sampled_from([*SOME, "", "\x00\x01 not text"]).map(str.encode),
+    st.sampled_from([other if isinstance(other, bytes) else other.encode() for other in OTHERS]),
+)
 KEPT = ("stays.txt", ".gitignore")
 WHICH = st.integers(0, 30)
 RULES = st.sampled_from(["", "*.md\n", "a/\n", "one.txt\n!b/one.txt\n"])
@@ -64,19 +78,19 @@ class Incremental(RuleBasedStateMachine):
     def _path(self, folder: str, name: str) -> Path:
         return self.root / folder / name
 
-    @rule(folder=FOLDERS, name=NAMES, text=TEXTS)
-    def write(self, folder: str, name: str, text: str) -> None:
+    @rule(folder=FOLDERS, name=NAMES, content=CONTENTS)
+    def write(self, folder: str, name: str, content: bytes) -> None:
         file = self._path(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_bytes(content)
         self._changed(file)
 
-    @rule(folder=FOLDERS, name=NAMES, text=TEXTS)
-    def save_atomically(self, folder: str, name: str, text: str) -> None:
+    @rule(folder=FOLDERS, name=NAMES, content=CONTENTS)
+    def save_atomically(self, folder: str, name: str, content: bytes) -> None:
         file = self._path(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(".tmp-save")
-        temporary.write_text(text)
+        temporary.write_bytes(content)
         temporary.replace(file)
         self._changed(file)
 
@@ -86,10 +100,10 @@ class Incremental(RuleBasedStateMachine):
             file.unlink()
             self._changed(file)
 
-    @rule(which=WHICH, text=TEXTS)
-    def edit(self, which: int, text: str) -> None:
+    @rule(which=WHICH, content=CONTENTS)
+    def edit(self, which: int, content: bytes) -> None:
         for file in self._pick(which):
-            file.write_text(text)
+            file.write_bytes(content)
             self._changed(file)
 
     @rule(which=WHICH, folder=FOLDERS, name=NAMES)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from desk_rag.bench.exactness import logits_of, relative
 from desk_rag.bench.models.tiny_models import peaked_module
@@ -18,12 +22,13 @@ from desk_rag.errors import ConfigError, OutOfMemory, UnsupportedModel
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.cpu_decode import DecodeStep
 from desk_rag.kv.rope import build_tables
+from desk_rag.model.directory_check import no_init
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.library.installed import describe
 from desk_rag.model.loading import load_model
 from desk_rag.model.memory.plan import Device, weight_bytes
-from desk_rag.model.requantize import NarrowEmbedding, coded_weights
+from desk_rag.model.on_cpu.placing import NarrowEmbedding, coded_weights
 from tests.model.gguf.families import TINY, write_tiny
 from tests.model.hostile_models import plain_adapter, plain_model
 from tests.models import FAMILIES, Family, byte_prompt, each_family
@@ -137,3 +142,65 @@ def test_a_gguf_file_that_fits_only_as_rows_is_told_so_and_chosen_so(
     assert "with int8 weights" in capsys.readouterr().out
     chosen = (tmp_path / "config.toml").read_text()
     assert chosen.startswith("# mine\n") and 'quantization = "int8"' in chosen
+
+
+_PEAK = """
+import sys, threading
+from pathlib import Path
+from desk_rag.config import ModelSettings
+from desk_rag.model.loading import load_model
+
+def load(place):
+    return load_model(ModelSettings.model_validate({"name": place, "device": "cpu", "quantization": "int8"}))
+
+def held(kind):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind))
+    return int(line.split()[1]) * 1024
+
+load(sys.argv[1])  # what the libraries take
+before = held("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+load(sys.argv[2])
+print(held("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is read from Linux' /proc")
+def test_memory_never_holds_the_checkpoint(tmp_path: Path) -> None:
+    """Mapped files count: what is loaded takes little more than the int8 rows at any time."""
+    config = LlamaConfig(
+        vocab_size=600, hidden_size=1024, intermediate_size=4096, num_hidden_layers=6, num_attention_heads=8,
+        num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False, eos_token_id=2,
+    )  # fmt: skip
+    with no_init():
+        module = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
+    for parameter in module.parameters():
+        parameter.data.fill_(0.01)
+    module.save_pretrained(tmp_path)
+    rows = sum(parameter.numel() for parameter in module.parameters())
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(plain_model() / name, tmp_path / name)
+    command = [sys.executable, "-c", _PEAK, str(plain_model()), str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert 0.8 * rows < int(run.stdout) < 1.6 * rows < 2 * rows  # the file alone is two bytes a weight
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_output_matrix_is_that_of_the_word_table(tied: bool, tmp_path: Path) -> None:
+    module = peaked_module(family("qwen2"))
+    module.config.tie_word_embeddings = tied
+    module.tie_weights()
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    if tied:  # some checkpoints hold it twice
+        state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+    module.config.save_pretrained(tmp_path)
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(plain_model() / name, tmp_path / name)
+    model = loaded(tmp_path)
+    words, head = model.module.get_input_embeddings().weight, model.module.get_output_embeddings()
+    assert isinstance(head, int8_linear.Int8Linear)
+    same = (head.weight - words.float()).abs().max() < 0.02 * words.abs().max()
+    assert bool(same) is tied

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ import torch
 
 from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreError, StoreFull, UnknownFormat
+from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.made import kv_files, warm
@@ -32,6 +35,18 @@ def test_tree_is_private_and_marked_as_cache(store: Store, root: Path) -> None:
     for path in [root, *root.rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
     assert (root / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
+
+
+def test_a_log_stays_small_and_private(tmp_path: Path) -> None:
+    log = PrivateLog(tmp_path / "data" / "logs", "tui.log", most_bytes=2_000, old_files=2)
+    for number in range(500):
+        log.emit(logging.makeLogRecord({"msg": f"line {number}", "levelno": logging.WARNING}))
+    log.close()
+    files = sorted((tmp_path / "data" / "logs").iterdir())
+    assert [file.name for file in files] == ["tui.log", "tui.log.1", "tui.log.2"]
+    assert all(file.stat().st_size <= 2_000 for file in files) and "line 499" in files[0].read_text()
+    if os.name == "posix":
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_importing_the_store_loads_no_torch_and_no_numpy() -> None:

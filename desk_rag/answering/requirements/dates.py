@@ -11,14 +11,14 @@ MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
 )
 _MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r"))\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
 _YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
 _DAY_MONTH = re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}\b{_YEAR}", re.I)
 _MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}\b(?!\d){_YEAR}", re.I)
 _MONTH_ONLY = re.compile(
     rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
 )
-_ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})(?:-(?P<day>\d{2}))?\b")
+_ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12]\d|3[01]))?\b")
 
 
 _COUNTS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905

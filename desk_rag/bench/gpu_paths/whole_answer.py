@@ -11,7 +11,6 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 
@@ -20,10 +19,10 @@ from desk_rag.bench.harness.clock import Times, Work, in_turns
 from desk_rag.bench.harness.report import Spread
 from desk_rag.bench.models import shapes, synthetic
 from desk_rag.bench.models.chunk_pool import ChunkPool
-from desk_rag.bench.models.synthetic import Slabs
 from desk_rag.errors import ConfigError
-from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.forward.fused_decoder import Attention, FusedDecoder, attend, attend_whole
+from desk_rag.kv.cache import SlabCache, SlabRows
+from desk_rag.kv.forward.attention import Attention, attend, attend_whole
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget, Placer
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
@@ -75,8 +74,8 @@ class Answering:
         self._files = [pool.of_question(self.lengths, number) for number in range(job.batch)]
         self._where = plan(prefix.num_tokens, self.lengths)
         capacity = self._where.num_slots + job.question + job.answer + 64
-        self._pass, views = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
-        self._slots = [CacheTarget.of(tables, cast("SlabCache", view)) for view in views]
+        self._pass, caches = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
+        self._slots = [CacheTarget.of(tables, cache) for cache in caches]
         # Full prefill writes its own prefix, so it gets slabs of its own.
         self._full, _ = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
         self._prompts = shapes.random_ids(model, job.batch, self._where.num_slots + job.question)
@@ -252,21 +251,12 @@ def _energy(
 
 def _caches(
     model: LanguageModel, tables: RotaryTables, prefix: PrefixKV, batch: int, capacity: int, *, graphs: bool
-) -> tuple[FusedDecoder, list[Slabs]]:
+) -> tuple[FusedDecoder, list[SlabCache]]:
     """A pass over `batch` caches in one block, and each of them alone; the shared prefix is in all of them."""
-    spec = model.spec
-    size = (batch, spec.num_kv_heads, capacity, spec.head_dim)
-    layers = [
-        SlabLayer(*(torch.zeros(size, dtype=spec.dtype, device=model.device) for _ in range(2)))
-        for _ in range(spec.num_layers)
-    ]
-    views = [
-        Slabs([SlabLayer(la.key_slab[row : row + 1], la.value_slab[row : row + 1]) for la in layers], capacity)
-        for row in range(batch)
-    ]
-    for view in views:
-        prefix.write_to(cast("SlabCache", view))
-    return FusedDecoder(model, layers, tables, graphs=graphs), views
+    rows = SlabRows(model, batch, capacity)
+    for cache in rows.caches:
+        prefix.write_to(cache)
+    return FusedDecoder(model, rows.layers, tables, graphs=graphs), rows.caches
 
 
 LEAST_RATIO = 2.5

@@ -1,7 +1,8 @@
 """Answer several questions in one run: `ask -` with several lines, `ask --batch FILE`.
 
-Each is answered as if it were asked alone, in the order of the lines. The models are loaded once; what a question needs
-is loaded while the one before it is being answered, and stays in memory for those that need it again.
+Each is answered as if it were asked alone, in the order of the lines. The models are loaded once. On a GPU up to eight
+questions are answered at once (`answering.together`); elsewhere one after the other, and what a question needs is
+loaded while the one before it is being answered, and stays in memory for those that need it again.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from desk_rag.ingest import contents
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.answering.events import AnswerEvent
+    from desk_rag.answering.together.asking import Ask, Together
 
 _LARGEST = 16 << 20
 """Bytes of a file of questions."""
@@ -86,7 +89,7 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
 
 
 class _Batch:
-    """Questions being answered one after the other."""
+    """Questions being answered."""
 
     def __init__(self, settings: Settings, options: AskOptions, progress: out.Progress) -> None:
         self._settings, self._options, self._progress = settings, options, progress
@@ -107,6 +110,8 @@ class _Batch:
 
     def alone(self, requests: Sequence[Request]) -> None:
         """Answer them in this process."""
+        from desk_rag.answering.together.asking import Together
+
         work.check_model(self._settings)
         with work.engine_of(self._settings, self._progress) as engine, work.stoppable_with(self._progress) as stop:
             if self._options.index_first and requests:
@@ -116,34 +121,50 @@ class _Batch:
             contents.check_not_empty(engine.store, requests[0].limit, contents.ASK_REMEDY)
             for notice in filter(None, (engine.store.kv_away, engine.model.prompt.reasoning.notice)):
                 self._progress.say(notice)
-            for request, following in zip(requests, [*requests[1:], None], strict=True):
-                if stop():
-                    break
-                self._one(request, lambda request, session, following=following: self._answer(  # type: ignore[misc]
-                    engine, request, session, following, stop
-                ))  # fmt: skip
+            together = Together.of(engine, len(requests)) if self._options.mode == AnswerMode.CACHED.value else None
+            if together is None:
+                self._in_turn(engine, requests, stop)
+            else:
+                self._at_once(together, engine, requests, stop)
             self.is_stopped = stop()
 
-    def _answer(
-        self,
-        engine: AnswerEngine,
-        request: Request,
-        session: ChatSession,
-        following: Request | None,
-        stop: Callable[[], bool],
-    ) -> int:
+    def _in_turn(self, engine: AnswerEngine, requests: Sequence[Request], stop: Callable[[], bool]) -> None:
+        """Answer one after the other."""
+        for request, following in zip(requests, [*requests[1:], None], strict=True):
+            if stop():
+                return
+            if following is not None and following.mode is AnswerMode.CACHED:
+                try:
+                    next_one = asking.understand(following, engine.store)
+                    engine.prefetch(next_one.asked, top_k=following.top_k, under=next_one.under)
+                except DeskRagError:
+                    pass  # said when it is its turn
+            self._print(engine, request, self._events(request, stop)(engine))
+
+    def _at_once(
+        self, together: Together, engine: AnswerEngine, requests: Sequence[Request], stop: Callable[[], bool]
+    ) -> None:
+        """Answer as many as possible at once; they are printed in their order all the same."""
+        for start in range(0, len(requests), together.most):
+            group = requests[start : start + together.most]
+            with together.answering([self._events(request, stop) for request in group]) as answers:
+                for request, events in zip(group, answers, strict=True):
+                    if stop():
+                        return
+                    self._print(engine, request, events)
+
+    def _events(self, request: Request, stop: Callable[[], bool]) -> Ask:
         from desk_rag.indexer import fresh_answer
 
-        if following is not None and following.mode is AnswerMode.CACHED:
-            try:
-                next_one = asking.understand(following, engine.store)
-                engine.prefetch(next_one.asked, top_k=following.top_k, under=next_one.under)
-            except DeskRagError:
-                pass  # said when it is its turn
-        events = fresh_answer.ask(engine, request, stop, wait=lambda: self._options.wait)
-        away = engine.store.kv_away
-        single.print_answer(events, request, session, self._progress, away, as_json=self._options.as_json)
-        return 0
+        return lambda engine: fresh_answer.ask(engine, request, stop, wait=lambda: self._options.wait)
+
+    def _print(self, engine: AnswerEngine, request: Request, events: Iterator[AnswerEvent]) -> None:
+        def answer(request: Request, session: ChatSession) -> int:
+            away = engine.store.kv_away
+            single.print_answer(events, request, session, self._progress, away, as_json=self._options.as_json)
+            return 0
+
+        self._one(request, answer)
 
     def _one(self, request: Request, answer: Callable[[Request, ChatSession], int]) -> None:
         """Answer one question; one that cannot be asked is said, and the others follow."""

@@ -51,7 +51,7 @@ _PARSERS = {
     Format.CALENDAR: "records.calendar:parse",
     Format.CONTACTS: "records.calendar:parse_contacts",
     Format.ORG: "markup.outline:parse",
-    Format.LATEX: "markup.latex:parse",
+    Format.LATEX: "latex.document:parse",
     Format.SUBTITLES: "records.subtitles:parse",
     Format.BIBLIOGRAPHY: "records.bibliography:parse",
     Format.CANVAS: "records.canvas:parse",

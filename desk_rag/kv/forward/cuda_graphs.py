@@ -11,38 +11,10 @@ from typing import TypeVar
 
 import torch
 
+from desk_rag.kv.forward.inputs import Inputs
+
 Part = Callable[[], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Inputs of a pass of N tokens; on a GPU the same memory at every replay."""
-
-    ids: torch.Tensor
-    """int64 [B, N]."""
-    numbers: torch.Tensor
-    """int64 [2]: slot and position of the first token; index of the token whose logits are returned."""
-
-    @classmethod
-    def at_end(cls, batch: int, count: int, capacity: int, device: torch.device) -> Inputs:
-        """Inputs for recording, which write to the last slots of the cache only."""
-        ids = torch.zeros((batch, count), dtype=torch.int64, device=device)
-        return cls(ids, torch.tensor([capacity - count, count - 1], device=device))
-
-    def set(self, token_ids: torch.Tensor, start: int) -> None:
-        """Set the next replay to run these ids, int64 [B, n] of n <= N, at slots start..start+n-1.
-
-        The rest is padding: computed, never attended to, its slots overwritten later. Padding repeats the last token,
-        so that its keys and values are finite: masked keys have weight 0, and 0 times infinity would be NaN.
-        """
-        count, size = token_ids.shape[1], self.ids.shape[1]
-        if count < size:
-            token_ids = torch.cat((token_ids, token_ids[:, -1:].expand(-1, size - count)), 1)
-        # Small copies from pageable memory return at once (see `upload`); a blocking copy would wait for the device to
-        # finish placing chunks.
-        self.ids.copy_(token_ids, non_blocking=True)
-        self.numbers.copy_(torch.tensor([start, count - 1]), non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

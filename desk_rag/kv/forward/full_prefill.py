@@ -13,7 +13,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend_whole
+from desk_rag.kv.forward.attention import attend_whole
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.model.language_model import LanguageModel
 
 STOCK = "transformers"

@@ -88,12 +88,41 @@ class ModelPass:
             layer.crop(-count)
 
 
+class RunsFused(Protocol):
+    """Runner of one question's fused pass: the decoder, or one row of several (`answering.together`)."""
+
+    def run(self, token_ids: torch.Tensor, start: int, *, before: Before | None = None) -> torch.Tensor:
+        """See `FusedDecoder.run`."""
+        ...
+
+
+class Slab(Protocol):
+    """The cache of one answer, and the pass over it."""
+
+    @property
+    def cache(self) -> SlabCache: ...
+
+    @property
+    def slots(self) -> CacheTarget: ...
+
+    @property
+    def fused(self) -> RunsFused | None: ...
+
+    def lay_prefix(self) -> None:
+        """Write the shared prefix to its slots unless it is there already."""
+        ...
+
+    def run(self, before: Before | None = None) -> Pass:
+        """The pass over this cache."""
+        ...
+
+
 class FusedPass:
     """The fused pass over a slab cache; `before` is called in the first pass only."""
 
     reads_at_once = False
 
-    def __init__(self, fused: FusedDecoder, cache: SlabCache, before: Before | None = None) -> None:
+    def __init__(self, fused: RunsFused, cache: SlabCache, before: Before | None = None) -> None:
         self._fused, self._cache, self._before = fused, cache, before
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:

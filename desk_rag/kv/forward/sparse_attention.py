@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from desk_rag.kv.forward import fused_decoder
+from desk_rag.kv.forward import attention
 from desk_rag.kv.kernels import sparse_queries
 from desk_rag.kv.kernels.flash_decoding import FlashAttend, is_worthwhile
 from desk_rag.kv.kernels.upload import upload
@@ -100,7 +100,7 @@ def attend_last(
     if short or count < len(rows.numbers):
         if split is not None and is_worthwhile(count):
             return split(query, keys, values)
-        return fused_decoder.attend(query, keys, values)
+        return attention.attend(query, keys, values)
     return attend(rows, query, keys, values, query.shape[3] ** -0.5).flatten(2)
 
 

@@ -64,12 +64,12 @@ def _agrees(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int,
 def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
     """True if attention of one token up to hundreds of rows gives the reference's results, written only to `out`.
 
-    Checked with a known length, and with the start read from memory in a slab that has further slots.
+    Checked with a known length, and with start and row read from memory in slabs that have further slots and rows.
     """
     generator = torch.Generator().manual_seed(11)
     group = heads // kv_heads
-    for rows, length in ((rows, length) for rows in (16, 64, 150) for length in _PROVEN_LENGTHS):
-        count = max(1, rows // group)
+    for tokens, length in ((tokens, length) for tokens in (16, 64, 150) for length in _PROVEN_LENGTHS):
+        count = max(1, tokens // group)
         if count > length:
             continue
         # Peaked near the end, so that one slot more or less changes the result visibly.
@@ -79,11 +79,13 @@ def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torc
         slabs[1, :, :, length - count : length] *= 4
         heads_first = query.to(device, dtype).transpose(1, 2)
         keys, values = slabs.to(device, dtype)
-        start = torch.tensor([length - count], device=device)
-        expected = reference(heads_first, keys[:, :, :length], values[:, :, :length])
-        for used, given_start in ((slice(length), None), (slice(None), start)):
+        used = keys[:, :, :length], values[:, :, :length]
+        start = torch.tensor([[length - count], [1]], device=device)
+        rows = [torch.cat((torch.full_like(part, float("nan")), part)) for part in (keys, values)]
+        expected = reference(heads_first, *used)
+        for (these_keys, these_values), given_start in ((used, None), (rows, start)):
             out = torch.full((1, count + 2, heads * dim), 777.0, dtype=dtype, device=device)
-            attend(heads_first, keys[:, :, used], values[:, :, used], out[:, :count], given_start)
+            attend(heads_first, these_keys, these_values, out[:, :count], given_start)
             agreed = (out[:, :count].float() - expected).abs().max() <= _TOLERANCE[dtype] * expected.abs().max()
             if not agreed or not bool((out[:, count:] == 777.0).all()):
                 return False

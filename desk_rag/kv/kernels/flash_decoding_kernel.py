@@ -61,15 +61,18 @@ def attend_share(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """One share of the keys of one block of rows; grid (blocks, shares, batch * key heads).
 
-    `length` counts the slots in use, the rows' own included, or points to how many come before these (int64).
+    `length` counts the slots in use, the rows' own included, or points to how many come before these in each batch
+    (int64), followed by the row of keys and values of each.
     All strides are multiples of 16. A lone share writes the result, others `outputs` [.., BLOCK, DIM] and `sums`
     [.., BLOCK].
     """
-    if START_IN_MEMORY:
-        length = tl.load(length).to(tl.int32) + count
     block, share, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     blocks, shares = tl.num_programs(0), tl.num_programs(1)
     batch, head = (lane // KV_HEADS).to(tl.int64), (lane % KV_HEADS).to(tl.int64)
+    row = batch
+    if START_IN_MEMORY:
+        row = tl.load(length + tl.num_programs(2) // KV_HEADS + batch)
+        length = tl.load(length + batch).to(tl.int32) + count
     num_rows = count * GROUP
     m = block * BLOCK + tl.arange(0, BLOCK)
     # Rows past the last are computed as the last one and not stored.
@@ -79,8 +82,8 @@ def attend_share(  # type: ignore[no-untyped-def]
     query += batch * query_batch + head * GROUP * query_head
     line = of_group * query_head + token * query_token
     q = tl.load(query + line[:, None] + d, mask=d < DIM, other=0.0)
-    keys += batch * key_batch + head * key_head
-    values += batch * key_batch + head * key_head
+    keys += row * key_batch + head * key_head
+    values += row * key_batch + head * key_head
     last = length - count + token
     # What all rows of the block see, and what any of them sees.
     common = length - count + block * BLOCK // GROUP + 1

@@ -109,13 +109,15 @@ class FlashDecoding:
     ) -> torch.Tensor:
         """query [B, heads, N, D] over keys and values [B, H, S, D], of which the last N are its own.
 
-        With `start`, int64 [1] on the device, its own are start..start+N-1 instead, within S, and slots behind them are
-        not read. Returns `out` [B, N, heads * D], a new tensor if there is none. All strides but the last are multiples
-        of 16, as those of a slab are, and addresses are multiples of 16 bytes; keys and values have the same strides.
+        With `start`, int64 [2, B] on the device, the own tokens of each query are start[0]..start[0]+N-1 instead,
+        within S, of row start[1] of keys and values, which may have any number of rows; slots behind are not read.
+        Returns `out` [B, N, heads * D], a new tensor if there is none. All strides but the last are multiples of 16, as
+        those of a slab are, and addresses are multiples of 16 bytes; keys and values have the same strides.
         """
         batch, heads, count, dim = query.shape
         length = keys.shape[2]
-        assert heads == self._heads and keys.shape == values.shape == (batch, self._kv_heads, length, self._dim)
+        assert heads == self._heads and keys.shape == values.shape and dim == self._dim
+        assert keys.shape[1:] == (self._kv_heads, length, dim) and (keys.shape[0] == batch or start is not None)
         assert query.dtype == keys.dtype == values.dtype == self._dtype and 0 < count <= length
         if out is None:
             out = torch.empty((batch, count, heads * dim), dtype=query.dtype, device=query.device)
@@ -138,7 +140,7 @@ class FlashDecoding:
         if start is None:
             way.shares((blocks, shares, lanes), tensors, length, *numbers)
         else:
-            assert start.dtype == torch.int64 and start.shape == (1,)
+            assert start.dtype == torch.int64 and start.shape == (2, batch) and start.is_contiguous()
             way.shares_from_memory((blocks, shares, lanes), (*tensors, start), *numbers)
         if shares > 1:
             grid = (rows, -(-dim // way.tuning.merge_columns), lanes)

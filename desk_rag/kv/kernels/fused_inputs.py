@@ -23,7 +23,8 @@ class TokenSlots:
     """Cache slots of N tokens, and cos and sin of their positions."""
 
     slots: torch.Tensor
-    """int64 [N], each within the slab; not checked on the device."""
+    """int64 [N], each within the slab; not checked on the device. With projections [1, N, ..] over a slab of several
+    rows, slot s of row r is r * H * capacity + s."""
     cos: torch.Tensor
     """[N, D] in the compute dtype, repeated for both halves."""
     sin: torch.Tensor

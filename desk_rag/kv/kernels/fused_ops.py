@@ -42,7 +42,8 @@ class FusedOps(Protocol):
     ) -> torch.Tensor:
         """Rotate queries and keys of projected [B, N, (heads + 2 H) * D]; write keys and values to the slabs.
 
-        Slabs are [B, H, capacity, D]. Returns the rotated query [B, heads, N, D], whose memory is [B, N, heads, D].
+        Slabs are [B, H, capacity, D], or for B = 1 have any number of rows. Returns the rotated query
+        [B, heads, N, D], whose memory is [B, N, heads, D].
         """
         ...
 
@@ -83,14 +84,24 @@ class TorchOps:
             rotating = torch.cat((query, key), 2)
         swapped = rotating.roll(dim // 2, -1)
         turned = torch.addcmul(rotating * places.cos[:, None], swapped, places.sin[:, None])
-        key_slab.index_copy_(2, places.slots, turned[:, :, heads:].transpose(1, 2))
-        value_slab.index_copy_(2, places.slots, value.transpose(1, 2))
+        for slab, written in ((key_slab, turned[:, :, heads:]), (value_slab, value)):
+            _write(slab, places.slots, written)
         return turned[:, :, :heads].transpose(1, 2)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `FusedOps`."""
         gate, up = gate_up.chunk(2, -1)
         return silu(gate) * up
+
+
+def _write(slab: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+    """Write rows [B, N, H, D] to these slots [N] of a slab [B, H, capacity, D], as `TokenSlots` says."""
+    batch, _, heads, dim = rows.shape
+    if slab.shape[0] == batch:
+        slab.index_copy_(2, slots, rows.transpose(1, 2))
+        return
+    first = torch.arange(heads, device=slots.device) * slab.shape[2]
+    slab.view(-1, dim).index_copy_(0, (slots[:, None] + first).view(-1), rows.reshape(-1, dim))
 
 
 def fused_ops_for(device: torch.device, dtype: torch.dtype) -> FusedOps:

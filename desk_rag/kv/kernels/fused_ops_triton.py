@@ -59,7 +59,7 @@ class TritonOps:
         heads = width // dim - 2 * kv_heads
         table = (count, dim)
         assert width == (heads + 2 * kv_heads) * dim and heads > 0 and dim % 2 == 0
-        assert key_slab.shape == value_slab.shape and key_slab.shape[0] == batch
+        assert key_slab.shape == value_slab.shape and batch in (1, key_slab.shape[0])
         cos, sin, slots = places.cos, places.sin, places.slots
         assert cos.shape == sin.shape == table and slots.shape == (count,)
         assert projected.dtype == key_slab.dtype == value_slab.dtype == cos.dtype == sin.dtype

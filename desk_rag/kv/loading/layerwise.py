@@ -18,6 +18,7 @@ import torch
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.kernels import availability
 from desk_rag.kv.loading.load import ChunksLost, Load
+from desk_rag.kv.loading.load_part import LoadPart
 from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
@@ -51,7 +52,7 @@ class CacheTarget:
 class Placer:
     """Places a load's chunks as the plan says, wave by wave; one per answer."""
 
-    def __init__(self, load: Load, plan: StitchPlan, target: CacheTarget) -> None:
+    def __init__(self, load: Load | LoadPart, plan: StitchPlan, target: CacheTarget) -> None:
         assert len(load.items) == len(plan.placements), "plan and load differ in chunks"
         assert plan.num_slots <= target.cache.capacity, "slab too small"
         self._load, self._placements, self._target = load, plan.placements, target
@@ -167,7 +168,7 @@ class Placer:
 
 @contextmanager
 def layerwise(
-    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV | None, target: CacheTarget
+    model: LanguageModel, load: Load | LoadPart, plan: StitchPlan, prefix: PrefixKV | None, target: CacheTarget
 ) -> Iterator[None]:
     """While open, a forward pass over the target's cache waits at each layer until its chunks are placed.
 

@@ -18,8 +18,8 @@ from desk_rag.model.packed_linear import replace_linears
 _FINE = 254.0
 """Steps of the second number in one step of the first, so that both stay within -127 to 127."""
 _SMALLEST = 1e-30
-_BLOCK = 4096
-"""Rows that are coded at a time."""
+_BLOCK = 1 << 17
+"""Weights that are coded at a time: what a processor's cache holds."""
 
 
 class Int8Linear(torch.nn.Module):
@@ -85,8 +85,9 @@ def coded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`weight` [out, in] as int8 codes and one fp32 scale per row."""
     codes = torch.empty(weight.shape, dtype=torch.int8)
     scales = torch.empty(weight.shape[0], 1)
-    for begin in range(0, weight.shape[0], _BLOCK):  # a word table in fp32 would be larger than all the rest
-        block = slice(begin, begin + _BLOCK)
+    count = max(1, _BLOCK // weight.shape[1])
+    for begin in range(0, weight.shape[0], count):
+        block = slice(begin, begin + count)
         rows = weight.detach()[block].float()
         scales[block] = rows.abs().amax(1, keepdim=True).div_(127.0).clamp_min_(_SMALLEST)
         codes[block] = (rows / scales[block]).round_()
@@ -101,8 +102,7 @@ def place_int8(module: torch.nn.Module, tensors: MutableMapping[str, torch.Tenso
 
     def pack(linears: Sequence[tuple[str, torch.nn.Linear]]) -> Int8Linear | None:
         names = [f"{name}.weight" for name, _ in linears]
-        alike = len({(linear.in_features, linear.bias is None) for _, linear in linears}) == 1
-        if not alike or not all(f"{name}{scale}" in tensors for name in names):
+        if not all(f"{name}{scale}" in tensors for name in names):
             return None
         biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
         return Int8Linear(

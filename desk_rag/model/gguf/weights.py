@@ -15,15 +15,17 @@ import torch
 
 from desk_rag.errors import ModelError, OutOfMemory, UnsupportedModel
 from desk_rag.model.checkpoint.files import named
-from desk_rag.model.checkpoint.row_int8 import SCALE
-from desk_rag.model.embedded.int8_linear import coded_rows
 from desk_rag.model.gguf.config import OTHER_SENSES, ROPE_TENSORS
 from desk_rag.model.gguf.header import Header, Tensor, type_name
+from desk_rag.model.on_cpu.placing import MatrixPlacer
 
 _VALUES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 _REMEDY = "Download the file again, or take another GGUF file of the same model."
 _MERGED = ("ffn_gate_exps", "ffn_up_exps")
 """Tensors that the model holds as one."""
+_TABLES = frozenset({"token_embd.weight", "output.weight"})
+_ROWS = 4096
+"""Rows of a table that are de-quantised at a time."""
 _LAYOUT_OF = {"granite": "llama", "qwen3vlmoe": "qwen3moe", "smollm3": "llama"}
 """Architectures whose tensors llama.cpp lays out as those of another."""
 
@@ -72,38 +74,36 @@ def check_room(header: Header, dtype: torch.dtype, *, int8_rows: bool = False) -
         )
 
 
-def load(header: Header, module: Any, dtype: torch.dtype, *, int8_rows: bool = False) -> dict[str, torch.Tensor]:
-    """Fill `module`, built on the CPU with uninitialised weights, in place.
-
-    With `int8_rows` its matrices are returned instead, in the form of `checkpoint.row_int8`, with their biases.
-    """
+def load(header: Header, module: Any, dtype: torch.dtype, placer: MatrixPlacer | None = None) -> None:
+    """Fill `module`, built on the CPU with uninitialised weights, in place; matrices go to `placer` if there is one."""
     state: dict[str, torch.Tensor] = {}
-    coded: dict[str, torch.Tensor] = {}
-    linears = {f"{name}.weight" for name, part in module.named_modules() if type(part) is torch.nn.Linear}
     tied = set(getattr(module, "all_tied_weights_keys", None) or {})
-    head = next(iter(tied & linears), "")
+    expected = set(module.state_dict())
+    placed: set[str] = set()
     processor, names = _mapping(header, module)
     parsed = {"tensors": state}
     data = np.memmap(header.file, mode="r", dtype=np.uint8)
     for tensor in _of_model(header):
+        if tensor.name in _TABLES and (placer is None or not placer.takes(names[tensor.name])):
+            state[names[tensor.name]] = _table(data, tensor, dtype)
+            continue
         values = _values(data, tensor)
         result = processor.process(weights=values, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
         if result.name is None:
             continue
-        name, weights = names[tensor.name], torch.from_numpy(np.array(result.weights))
-        for place in (name, head if tensor.name == "token_embd.weight" else ""):
-            if int8_rows and place in linears:
-                coded[place], coded[f"{place}{SCALE}"] = coded_rows(weights)
-        if name not in coded:
+        name, weights = names[tensor.name], torch.from_numpy(np.ascontiguousarray(result.weights))
+        if placer is not None and placer.takes(name):
+            placer.add(name, weights)
+            placed.add(name)
+        else:
             state[name] = weights.to(dtype)
     state = {name: tensor.to(dtype) for name, tensor in state.items()}
-    coded |= {name: state[name] for name in state.keys() & {matrix.replace(".weight", ".bias") for matrix in coded}}
     missing, unexpected = module.load_state_dict(state, strict=False, assign=True)
-    missing = set(missing) - tied - coded.keys()
-    if missing or unexpected:
-        raise ModelError(f"{header.file} does not fit: {named(missing | set(unexpected))}.", remedy=_REMEDY)
+    if faults := (set(missing) & expected) - tied - placed | set(unexpected):
+        raise ModelError(f"{header.file} does not fit: {named(faults)}.", remedy=_REMEDY)
     module.tie_weights()
-    return coded
+    if placer is not None:
+        placer.add_tied()
 
 
 def _of_model(header: Header) -> Iterator[Tensor]:
@@ -111,16 +111,27 @@ def _of_model(header: Header) -> Iterator[Tensor]:
     return (tensor for tensor in own if not tensor.name.startswith(OTHER_SENSES))
 
 
-def _values(data: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> Any:
-    """The tensor's numbers, fp32 except where the file has fp16."""
+def _table(data: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A matrix with a row per word, which in fp32 would be larger than all the rest."""
+    table = torch.empty(tensor.shape, dtype=dtype)
+    for begin in range(0, tensor.shape[0], _ROWS):
+        table[begin : begin + _ROWS] = torch.from_numpy(_values(data, tensor, begin, begin + _ROWS))
+    return table
+
+
+def _values(
+    data: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor, begin: int = 0, end: int | None = None
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The numbers of a tensor's rows from `begin` to `end`, in fp32."""
     import gguf
 
-    raw = data[tensor.start : tensor.start + tensor.size]
+    raw = np.array(data[tensor.start : tensor.start + tensor.size].reshape(tensor.shape[0], -1)[begin:end])
+    shape = (raw.shape[0], *tensor.shape[1:])
     if tensor.type_id in _VALUES:
-        return np.array(raw).view(_VALUES[tensor.type_id]).astype(np.float32).reshape(tensor.shape)
-    rows = math.prod(tensor.shape[:-1])
-    blocks = np.array(raw).reshape(rows, -1)
-    return gguf.dequantize(blocks, gguf.GGMLQuantizationType(tensor.type_id)).reshape(tensor.shape)
+        return raw.view(_VALUES[tensor.type_id]).astype(np.float32).reshape(shape)
+    blocks = raw.reshape(math.prod(shape[:-1]), -1)
+    values: np.ndarray[Any, np.dtype[np.float32]] = gguf.dequantize(blocks, gguf.GGMLQuantizationType(tensor.type_id))
+    return values.reshape(shape)
 
 
 def _check_types(header: Header) -> None:

@@ -42,6 +42,13 @@ def test_a_rule_that_is_not_read_gives_no_days_rather_than_wrong_ones() -> None:
     assert entries("Rent: 3 December 2024; Repeats: freq=monthly, byday=1fr, count=3") == []
 
 
+def test_days_that_were_called_off_or_moved_are_no_days_of_the_series() -> None:
+    series = "Class: 3 December 2024 18:30; Repeats: freq=weekly, count=4; Not on: 10 December 2024 18:30"
+    moved = "Class: 18 December 2024 19:00; Instead of: 17 December 2024 18:30"
+    first, second = entries(f"{series}\n{moved}")
+    assert first.days == (date(2024, 12, 3), date(2024, 12, 24)) and second.days == (date(2024, 12, 18),)
+
+
 def test_a_month_later_ends_with_its_month() -> None:
     assert later(TODAY, -1, "month") == date(2026, 2, 28)
 

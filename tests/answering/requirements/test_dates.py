@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from desk_rag.answering.requirements.dates import relative_note
+from desk_rag.answering.requirements.dates import Date, dates, relative_note
 
 WRITTEN = date(2023, 11, 30)
 
@@ -24,3 +24,17 @@ WRITTEN = date(2023, 11, 30)
 )
 def test_the_day_that_is_meant(answer: str, note: str) -> None:
     assert relative_note(answer, WRITTEN, "a.txt") == note
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("due on 2024-05-31", [Date(2024, 5, 31)]),
+        ("the tax for 2024-25", []),
+        ("version 2024-00-12", []),
+        ("on 45 May", []),
+        ("by 31st May 2024", [Date(2024, 5, 31)]),
+    ],
+)
+def test_only_months_and_days_of_a_calendar_are_dates(text: str, expected: list[Date]) -> None:
+    assert dates(text) == expected

@@ -20,6 +20,7 @@ FILES = {
     "calendar.ics": "BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:-//K//EN\nBEGIN:VEVENT\nUID:1@k\nDTSTART:20241128T140000\n"
     "DTEND:20241128T150000\nSUMMARY:Dentist Dr Pascoe\nLOCATION:4 Abbey Street\nEND:VEVENT\nEND:VCALENDAR\n",
     "prices.csv": "material,unit,price\nlarch cladding,m2,£58\noak cladding,m2,£92\n",
+    "mill.csv": "Year,Sacks\n1901,515\n1902,498\n1903,120\n",
     "guarantee.md": "# Handover of the kiosk, 3 November 2023\n\nThe guarantee runs for two years from today.\n",
     "tax.txt": "Tax return 2023/24 - my own sums\nIncome from self-employment   58,902\nProfit   38,455\n"
     "Income tax due    5,177\n",
@@ -81,6 +82,10 @@ def test_two_prices_are_compared(engine: AnswerEngine) -> None:
     answer = _answer(engine, "Which is cheaper, larch cladding or oak cladding?")
     assert answer.text == "Larch cladding (computed: £58 is less than £92)"
     assert len(answer.citations) == 2 and not answer.doubtful
+
+
+def test_a_year_in_a_column_of_its_own_is_the_year_of_the_row(engine: AnswerEngine) -> None:
+    assert _answer(engine, "How many sacks were there in 1902?").text.startswith("498 (computed")
 
 
 def test_what_cannot_be_compared_is_doubted(engine: AnswerEngine) -> None:

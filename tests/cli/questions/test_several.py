@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partialmethod
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.together.asking import Ask, Together
 from desk_rag.cli.questions import several
 from desk_rag.errors import ConfigError
 from desk_rag.kv.loading.file_io import FileReader
@@ -54,8 +59,25 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield sizes
 
 
+@pytest.fixture(params=["one after the other", "at once"])
+def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of questions that were answered at once: as on a CPU, and as on a GPU, three by three."""
+    sizes: list[int] = []
+    if request.param == "at once":
+        opened, answering = AnswerEngine.__init__, Together.answering
+
+        def counted(self: Together, asks: Sequence[Ask]) -> AbstractContextManager[list[Iterator[AnswerEvent]]]:
+            sizes.append(len(asks))
+            return answering(self, asks)
+
+        monkeypatch.setattr(AnswerEngine, "__init__", partialmethod(opened, lean=True))
+        monkeypatch.setattr(Together, "of", lambda engine, _count: Together(engine, 3))
+        monkeypatch.setattr(Together, "answering", counted)
+    return sizes
+
+
 def test_each_is_answered_as_if_alone_and_a_chunk_is_read_once(
-    desk: Desk, tmp_path: Path, bytes_read: list[int]
+    desk: Desk, tmp_path: Path, bytes_read: list[int], groups: list[int]
 ) -> None:
     questions = [FINE, ROOFER, BUS, FINE]
     alone = {question: desk.json("ask", "--private", question) for question in dict.fromkeys(questions)}
@@ -71,10 +93,11 @@ def test_each_is_answered_as_if_alone_and_a_chunk_is_read_once(
     for answer in answers:
         assert {name: answer[name] for name in SAME} == {name: alone[answer["question"]][name] for name in SAME}
     assert sum(bytes_read) * 3 == read_alone
+    assert groups in ([], [3, 1])
 
 
 def test_lines_of_standard_input_are_questions_and_a_wrong_name_stops_no_other(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO(f"{ROOFER}\nWhat is in @nowhere.md?\n{FINE}\n"))
     ran = desk.run("ask", "--private", "-")

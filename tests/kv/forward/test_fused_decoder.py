@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Inputs, PiecewiseGraphs
-from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend, attend_whole, supports
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+from desk_rag.kv.cache import SlabCache, SlabLayer, SlabRows
+from desk_rag.kv.forward.attention import attend, attend_whole
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, PiecewiseGraphs
+from desk_rag.kv.forward.fused_decoder import FusedDecoder, supports
+from desk_rag.kv.forward.inputs import Inputs, Questions, padded
+from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding, SplitTuning
 from desk_rag.kv.kernels.fused_inputs import TokenSlots
 from desk_rag.kv.kernels.fused_ops import TorchOps
 from desk_rag.kv.rope import build_tables
@@ -67,6 +75,67 @@ def test_a_whole_prompt_and_two_questions_side_by_side() -> None:
             assert (logits[row] - expected).abs().max().item() < 1e-4 * expected.std().item()
 
 
+def rows_of(model: LanguageModel, rows: int, capacity: int) -> SlabRows:
+    """Slabs in which nobody has written yet: what is read of them would be no number."""
+    slabs = SlabRows(model, rows, capacity)
+    for layer in slabs.layers:
+        layer.key_slab.fill_(float("nan"))
+        layer.value_slab.fill_(float("nan"))
+    return slabs
+
+
+@pytest.mark.parametrize("by_kernel", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0), (1,)])
+def test_questions_of_any_length_and_context_are_one_pass(order: tuple[int, ...], by_kernel: bool) -> None:
+    """Each one's logits, and its row of the slabs, are those of a pass of its own."""
+    model = build_model(BY_NAME["qwen3"])
+    prompts, splits = [ids(count, seed=count) for count in (60, 45, 33)], (41, 40, 20)
+    slabs = rows_of(model, 4, 100)
+    decoder = FusedDecoder(model, slabs.layers, build_tables(model, 100))
+    if by_kernel:  # which reads from memory where each question is
+        decoder._split = FlashDecoding(
+            model.spec.num_heads, model.spec.num_kv_heads, model.spec.head_dim, torch.float32, model.device,
+            SplitTuning(block=16, tile=16, stages=1),
+        )  # fmt: skip
+    chosen = [(prompts[index], splits[index], slabs.caches[index + 1]) for index in order]
+    for prompt, split, cache in chosen:
+        model.forward(prompt[0, :split], cache, 0, logits=False)
+    calls: list[int] = []
+    questions = Questions(
+        tuple(split for _, split, _ in chosen), tuple(prompt.shape[1] - split for prompt, split, _ in chosen),
+        tuple(index + 1 for index in order),
+    )  # fmt: skip
+    asked = padded([prompt[0, split:].tolist() for prompt, split, _ in chosen])
+    logits = decoder.run(asked, questions, before=calls.append).clone()
+    assert calls == [0, 1, 2] and logits.isfinite().all()
+    for line, (prompt, split, cache) in enumerate(chosen):
+        expected, theirs = reference(model, prompt, split)
+        assert (logits[line] - expected).abs().max().item() < 1e-4 * expected.std().item()
+        for mine, other in zip(cache.layers, theirs.layers, strict=True):
+            used = slice(prompt.shape[1])
+            torch.testing.assert_close(mine.key_slab[:, :, used], other.key_slab, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(mine.value_slab[:, :, used], other.value_slab, rtol=1e-4, atol=1e-4)
+    assert all(layer.key_slab.isnan().all() for layer in slabs.caches[0].layers), "a row that nobody asked for"
+    if len(order) > 1:  # the control: another question's row is another answer
+        for layer in slabs.layers:
+            layer.key_slab.nan_to_num_()
+            layer.value_slab.nan_to_num_()
+        turned = Questions(questions.starts, questions.counts, questions.rows[::-1])
+        other = decoder.run(asked, turned)
+        assert (other[0] - logits[0]).abs().max().item() > 1e-2 * logits[0].std().item()
+
+
+def test_the_same_prepared_model_runs_over_other_slabs() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    prompt = ids(50)
+    expected, _ = reference(model, prompt, 41)
+    decoder = FusedDecoder(model, SlabCache(model, 60).layers, build_tables(model, 100))
+    slabs = rows_of(model, 2, 90)
+    model.forward(prompt[0, :41], slabs.caches[1], 0, logits=False)
+    logits = decoder.over(slabs.layers).run(prompt[:, 41:], Questions((41,), (9,), (1,)))
+    assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+
+
 class Rerun:
     """Does on any device what a CUDA graph does: runs its piece again and leaves the result in the same memory."""
 
@@ -92,7 +161,7 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
     decoder = FusedDecoder(model, cache.layers, build_tables(model, 100))
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
-        numbers = torch.tensor([100 - bucket, bucket - 1])
+        numbers = torch.tensor([[100 - bucket], [0], [bucket - 1]])
         inputs = Inputs(torch.zeros((1, bucket), dtype=torch.int64), numbers)
         spots: list[TokenSlots] = []
         attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
@@ -111,7 +180,7 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
         queries, logits = tuple(results[:-1]), results[-1]
         captured = PiecewiseGraphs(inputs, attended, tuple(pieces), queries, logits)  # type: ignore[arg-type]
         for _ in range(2):
-            replayed = decoder._replay(captured, prompt[:, 41:], 41, None, attend)
+            replayed = decoder._replay(captured, prompt[:, 41:], Questions.alike(1, 41, count), None, attend)
     assert (replayed[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
         torch.testing.assert_close(mine.key_slab[:, :, : 41 + count], other.key_slab, rtol=1e-4, atol=1e-4)
@@ -126,7 +195,7 @@ def by_torch(
 ) -> torch.Tensor:
     """Attention that is told in memory where its tokens are, without a kernel."""
     assert out is not None and start is not None
-    used = int(start) + query.shape[2]
+    used = int(start[0]) + query.shape[2]
     return out.copy_(attend(query, keys[:, :, :used], values[:, :, :used]))
 
 
@@ -145,7 +214,7 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
     decoder._split = by_torch
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
-        inputs, attended = decoder._memory(bucket)
+        inputs, attended = decoder._memory(1, bucket)
         ends = decoder._ends(bucket)
         assert ends == ((3,) if count == 1 else {1: (0, 1, 2, 3), 2: (0, 2, 3), 3: (0, 3)}[layers])
         calls: list[int] = []
@@ -156,12 +225,14 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
             def replay(self) -> None:
                 calls.append(-1)
 
-        inputs.set(prompt[:, 41:], 41)
+        inputs.set(prompt[:, 41:], Questions.alike(1, 41, count))
         assert inputs.ids[0, :count].equal(prompt[0, 41:]) and (inputs.ids[0, count:] == prompt[0, -1]).all()
         logits = decoder._stretches(inputs, attended, ends, lambda part: part())
         graphs: Any = tuple(Once() for _ in ends)
         attention_graphs = AttentionGraphs(inputs, attended, ends, graphs, logits)
-        assert decoder._replay_stretches(attention_graphs, prompt[:, 41:], 41, calls.append) is logits
+        assert decoder._replay_stretches(
+            attention_graphs, prompt[:, 41:], Questions.alike(1, 41, count), calls.append
+        ) is logits
     assert [layer for layer in calls if layer >= 0] == [0, 1, 2] and calls[-1] == -1 and len(calls) == 3 + len(ends)
     assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
@@ -292,3 +363,28 @@ def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
     assert (outputs[0] - outputs[1]).abs().max().item() <= 0.25 * outputs[0].std().item()
     expected, _ = reference(model, prompt, 50)
     assert (outputs[1] - expected.float()).abs().max().item() <= 0.25 * expected.float().std().item()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("layers", [0, 2])
+@pytest.mark.parametrize("counts", [(1, 1, 1), (5, 19, 12), (100, 3, 64)])
+def test_graphs_of_several_questions_give_what_each_gives_alone(counts: tuple[int, ...], layers: int) -> None:
+    model = build_model(BY_NAME["qwen2"], torch.bfloat16)
+    model.module.to("cuda")
+    model = LanguageModel(model.spec, model.module, model.prompt, torch.device("cuda"))
+    slabs = rows_of(model, 4, 512)
+    decoder = FusedDecoder(model, slabs.layers, build_tables(model, 512), layers_per_graph=layers)
+    starts = (50, 111, 9)
+    prompts = [ids(start + count, seed=start) for start, count in zip(starts, counts, strict=True)]
+    for rows in ((0, 1, 3), (3, 2, 1)):  # what the first has recorded serves the second
+        for row, prompt, start in zip(rows, prompts, starts, strict=True):
+            model.forward(prompt[0, :start].cuda(), slabs.caches[row], 0, logits=False)
+        asked = padded([prompt[0, start:].tolist() for prompt, start in zip(prompts, starts, strict=True)])
+        logits = decoder.run(asked, Questions(starts, counts, rows)).float().clone()
+        assert decoder.recorded(max(counts)) == [3], "no graph was recorded"
+        for line, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
+            expected, _ = reference(model, prompt, start)
+            assert (logits[line] - expected.float()).abs().max().item() <= 0.25 * expected.float().std().item()
+        for cache in slabs.caches:
+            cache.set_length(0)

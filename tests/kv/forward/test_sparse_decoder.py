@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 
 from desk_rag.bench.baselines.selectors import deviation
 from desk_rag.bench.models import shapes
-from desk_rag.kv.forward.fused_decoder import attend
+from desk_rag.kv.forward.attention import attend
 from desk_rag.kv.forward.sparse_attention import QueryRows
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from desk_rag.kv.forward.fused_decoder import attend
+from desk_rag.kv.forward.attention import attend
 from desk_rag.kv.kernels import flash_decoding
 from desk_rag.kv.kernels.flash_decoding import agrees, flash_decoding_for, is_worthwhile, reference
 from desk_rag.kv.kernels.flash_decoding_kernel import attend_share, merge_rows
@@ -121,10 +121,26 @@ def test_where_tokens_begin_may_be_told_in_memory(
     for more in (0, 21):
         whole = keys.as_strided((*keys.shape[:2], length + more, dim), keys.stride())
         of_values = values.as_strided((*values.shape[:2], length + more, dim), values.stride())
-        start = torch.tensor([length - count], device=DEVICE)
+        start = torch.tensor([[length - count] * batch, [*range(batch)]], device=DEVICE)
         close(attention(query, whole, of_values, start=start), (query, keys, values))
     with pytest.raises(AssertionError):
-        attention(query, keys, values, start=torch.tensor([0.0], device=DEVICE))
+        attention(query, keys, values, start=torch.zeros(2, batch, device=DEVICE))
+
+
+def test_questions_of_one_call_may_begin_anywhere_in_any_row() -> None:
+    """Each reads its own row from the first slot to its last token; nothing else holds a number."""
+    heads, kv_heads, dim, count = 6, 2, 32, 4
+    generator = torch.Generator().manual_seed(2)
+    query = torch.randn(3, count, heads, dim, generator=generator).to(DEVICE).transpose(1, 2)
+    keys, values = torch.full((2, 5, kv_heads, 96, dim), float("nan"), device=DEVICE)
+    starts, rows = [70, 0, 31], [3, 1, 4]
+    for start, row in zip(starts, rows, strict=True):
+        for slab in (keys, values):
+            slab[row, :, : start + count] = torch.randn(kv_heads, start + count, dim, generator=generator).to(DEVICE)
+    out = split((query, keys, values))(query, keys, values, start=torch.tensor([starts, rows], device=DEVICE))
+    for line, (start, row) in enumerate(zip(starts, rows, strict=True)):
+        own = slice(row, row + 1), slice(None), slice(start + count)
+        close(out[line : line + 1], (query[line : line + 1], keys[own], values[own]))
 
 
 def test_one_object_serves_question_and_answer_in_any_order() -> None:
@@ -207,7 +223,7 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
     monkeypatch.setattr(flash_decoding, "_PROVEN_LENGTHS", (9, 61))
     shape = (4, 2, 32)
 
-    def judged(change: Change, reach: int = 0, deaf: bool = False) -> bool:
+    def judged(change: Change, reach: int = 0, deaf: bool = False, blind: bool = False) -> bool:
         def into(
             query: torch.Tensor,
             keys: torch.Tensor,
@@ -216,8 +232,9 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
             start: torch.Tensor | None = None,
         ) -> torch.Tensor:
             assert out is not None
-            used = keys.shape[2] if start is None or deaf else int(start) + query.shape[2]
-            changed = change(query, keys[:, :, :used], values[:, :, :used])
+            used = keys.shape[2] if start is None or deaf else int(start[0, 0]) + query.shape[2]
+            row = 0 if start is None or blind else int(start[1, 0])
+            changed = change(query, keys[row : row + 1, :, :used], values[row : row + 1, :, :used])
             if reach:
                 out.as_strided((1, out.shape[1] + reach, out.shape[2]), out.stride()).fill_(0)
             return out.copy_(changed if changed.shape == out.shape else torch.zeros_like(out))
@@ -229,6 +246,7 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
         assert not judged(change), name
     assert not judged(reference, reach=1), "it writes past its end"
     assert not judged(reference, deaf=True), "it does not read where its tokens begin"
+    assert not judged(reference, blind=True), "it does not read which row is its own"
 
 
 def test_the_kernels_pass_their_proof(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,8 +148,13 @@ def _is_of(unit: str, text: str) -> bool:
 
 
 def _holds(period: Period, cell: _Cell) -> bool:
-    """True if a date of the row lies in the period; without one, the year of its heading or of its file."""
+    """True if a date or year of the row lies in the period; without one, the year of its heading or of its file."""
     days = [day for day in all_dates(cell.row.text) if day.year]
+    if not days:
+        fields = list(amounts.fields_of(cell.row.text).items())
+        years = [value for column, value in fields if column != cell.column and (column, value) in fields[:1]
+                 or re.search(r"\byear\b", column, re.IGNORECASE)]  # fmt: skip
+        days = [Date(int(year), 0, 0) for year in years if _YEAR.fullmatch(year)]
     if not days:
         labels = f"{cell.row.passage.chunk.location.heading} {cell.row.passage.path.stem}"
         days = [Date(int(year), 0, 0) for year in _YEAR.findall(labels)]

@@ -20,13 +20,13 @@ _MACRO = re.compile(r"\s*(?:include|image|toc|video|audio)::\S*\[(?P<text>[^\]]*
 _INLINE = (
     (re.compile(r"(?:link:|xref:|mailto:|https?://)[^\s\[\]]+\[(?P<text>[^\]]*)\]"), r"\g<text>"),
     (re.compile(r"<<[^,>]+,\s*(?P<text>[^>]+)>>"), r"\g<text>"),
-    (re.compile(r"footnote:\w*\[(?P<text>[^\]]*)\]"), r" (\g<text>)"),
     (
         re.compile(r"(?<![\w*_`#])(?P<mark>\*\*|__|``|[*_`#])(?=\S)(?P<text>[^\n]*?\S)(?P=mark)(?![\w*_`#])"),
         r"\g<text>",
     ),
     (re.compile(r"\{[\w-]+\}"), ""),
 )
+_FOOTNOTE = re.compile(r" ?footnote:\w*\[(?P<text>[^\]]*)\]")
 _LONGEST_LINE = 4000
 """Characters of a line in which marks are looked for."""
 
@@ -111,7 +111,7 @@ def _add_prose(builder: Builder, lines: list[str], index: int) -> int:
     while end < len(lines) and lines[end].strip() and not _begins_element(lines[end]):
         end += 1
     shown = [_plain(re.sub(r"^(\s*)[*.-]{1,5}\s+", r"\1- ", line)) if _LIST_ITEM.match(line) else _plain(line)
-             for line in lines[index:end]]  # fmt: skip
+             for line in _FOOTNOTE.sub(r" (\g<text>)", "\n".join(lines[index:end])).split("\n")]  # fmt: skip
     add_lines(builder, shown, index + 1)
     return end
 

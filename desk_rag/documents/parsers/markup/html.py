@@ -20,6 +20,7 @@ _DROPPED = (
     "[style*='display: none'], [style*='visibility:hidden'], [style*='font-size:0']"
 )
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_NOTE_LINK = re.compile(r"\b(?:noteref|footnote-ref|doc-backlink|backlink|footnote-back)\b", re.IGNORECASE)
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]{2,40})", re.IGNORECASE)
 
 
@@ -81,6 +82,9 @@ class _Walker:
         if node.is_text_node:
             self._text.append(node.text_content or "")
             return True
+        if tag == "a" and _refers_to_note(node):
+            self._text.append(_note_mark(node))
+            return True
         if tag in INLINE_TAGS or node.is_comment_node:
             return bool(node.is_comment_node)
         self._flush()
@@ -132,6 +136,18 @@ class _Walker:
         texts = [[" ".join(cell.text(separator=" ").split()) for cell in row] for row in rows]
         for line in table_rows(texts, True if all(heads) and len(heads) > 1 else None):
             self._builder.add(line, BlockKind.TABLE, page=self._page)
+
+
+def _refers_to_note(link: LexborNode) -> bool:
+    """Return whether a link is the mark of a footnote, or leads from the note back to it."""
+    attributes = link.attributes
+    kinds = f"{attributes.get('epub:type') or ''} {attributes.get('role') or ''} {attributes.get('class') or ''}"
+    return bool(_NOTE_LINK.search(kinds))
+
+
+def _note_mark(link: LexborNode) -> str:
+    text = " ".join(link.text().split()).strip("[]()")
+    return f" [{text}]" if text.isalnum() else ""
 
 
 def _holds_data(table: LexborNode) -> bool:

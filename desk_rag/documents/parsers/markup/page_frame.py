@@ -30,6 +30,7 @@ _FRAME_NAMES = re.compile(
     re.IGNORECASE,
 )
 """Words in an element's class or id by which sites name what is not the text."""
+_CONSENT_NAMES = re.compile(r"(?:^|[\s_-])(?:cookies?|consent|gdpr)(?=$|[\s_-])", re.IGNORECASE)
 _FEWEST_LETTERS = 80
 """Letters outside links from which a run of text counts as running text."""
 _FEWEST_LINKS = 3
@@ -160,13 +161,13 @@ class _Frame:
         if weight.holds_main:
             return False
         role = node.attributes.get("role") or ""
-        if node.tag == "dialog" or role in _FRAME_ROLES:
+        names = f"{node.attributes.get('class') or ''} {node.attributes.get('id') or ''}"
+        if node.tag == "dialog" or role in _FRAME_ROLES or (node.tag == "div" and _CONSENT_NAMES.search(names)):
             return True
         if weight.running_text or weight.link_text * _LEAST_LINK_SHARE < weight.text:
             return False
         if node.tag in _EDGE_TAGS or role in _EDGE_ROLES:
             return True
-        names = f"{node.attributes.get('class') or ''} {node.attributes.get('id') or ''}"
         return node.tag in _CONTAINERS and bool(_FRAME_NAMES.search(names))
 
 

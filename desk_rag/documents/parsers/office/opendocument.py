@@ -31,6 +31,7 @@ _NAME = re.compile(r"\{(?P<uri>[^}]*)\}(?P<name>.*)")
 _DROPPED = frozenset({"text:tracked-changes", "office:annotation", "text:table-of-content", "office:forms"})
 _OWN_BLOCKS = frozenset({"text:note", "draw:frame", "draw:text-box", "draw:custom-shape"})
 """Elements inside a paragraph that hold paragraphs of their own."""
+_PAGE_NUMBERS = frozenset({"text:page-number", "text:page-count"})
 _SPACES = {"text:s": " ", "text:tab": " ", "text:line-break": "\n"}
 
 
@@ -51,7 +52,12 @@ def parse(data: bytes) -> Parsed:
     slides = content.findall(f".//{{{_URIS['draw']}}}page")
     for number, slide in enumerate(slides, start=1):
         builder.heading(1, _attribute(slide, "draw:name") or f"Slide {number}", page=number, opens_chunk=True)
+        notes = slide.find(f"{{{_URIS['presentation']}}}notes")
+        if notes is not None:
+            slide.remove(notes)
         _add_blocks(builder, slide, number)
+        words = " ".join(filter(None, (_inline_text(part).strip() for part in _paragraphs(notes)))) if notes else ""
+        builder.add(f"Notes: {words}" if words else "", BlockKind.PARAGRAPH, page=number)
     if not slides:
         _add_blocks(builder, content, None)
     return builder.done()
@@ -87,7 +93,8 @@ def _add_table(builder: Builder, table: etree._Element, page: int | None) -> Non
         texts = [" ".join(" ".join(map(_inline_text, _paragraphs(cell))).split()) for cell in cells]
         if any(texts):
             rows.append(texts)
-    for words in table_rows(rows) if rows else ():
+    marked = table.find(f"{{{_URIS['table']}}}table-header-rows") is not None
+    for words in table_rows(rows, marked or None) if rows else ():
         builder.add(words, BlockKind.TABLE, page=page)
 
 
@@ -127,7 +134,7 @@ def _inline_text(paragraph: etree._Element) -> str:
             continue
         tag = _tag(item)
         parts.append(_SPACES.get(tag, ""))
-        if tag not in _DROPPED and tag not in _OWN_BLOCKS:
+        if tag not in _DROPPED and tag not in _OWN_BLOCKS and tag not in _PAGE_NUMBERS:
             parts.append(item.text or "")
             pending.extend(reversed(_with_tails(item)))
     return "".join(parts)

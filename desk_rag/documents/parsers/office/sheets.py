@@ -21,6 +21,8 @@ from desk_rag.errors import BrokenDocument
 _NO_RESULT = re.compile(rb"<f\b[^>]*>[^<]*</f>\s*(?:<v\s*/>|<v></v>|</c>)")
 _NOT_CALCULATED = "formulas without a saved result are not read (open and save the file in a spreadsheet program)"
 _SEARCHED_MIB = 64
+_MOST_EXACT = 2.0**53
+"""Whole numbers below it are exact in a cell."""
 
 
 def parse(data: bytes, most_text: int) -> Parsed:
@@ -132,7 +134,7 @@ def _shown(cell: object) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
-        return str(int(cell)) if cell.is_integer() and abs(cell) < 1e15 else f"{cell:.10g}"
+        return str(int(cell)) if cell.is_integer() and abs(cell) < _MOST_EXACT else f"{cell:.10g}"
     if isinstance(cell, datetime):
         return cell.strftime("%Y-%m-%d") if cell.time() == time() else cell.strftime("%Y-%m-%d %H:%M")
     if isinstance(cell, timedelta):

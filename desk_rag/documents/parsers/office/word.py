@@ -127,7 +127,9 @@ class _Reader:
             if any(texts):
                 rows.append(texts)
         if rows:
-            for words in table_rows(rows):
+            mark = next(table.iter(f"{_W}tr")).find(f"{_W}trPr/{_W}tblHeader")
+            marked = mark is not None and mark.get(f"{_W}val") not in ("0", "false", "off")
+            for words in table_rows(rows, marked or None):
                 self._builder.add(words, BlockKind.TABLE)
         for paragraph in paragraphs:
             self._add_referenced(paragraph)

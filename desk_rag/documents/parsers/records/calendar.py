@@ -5,9 +5,11 @@ Entries are cut out of the file and read one by one, so that a damaged one costs
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from desk_rag.documents.document import BlockKind
@@ -20,6 +22,8 @@ _CONTACT_FIELDS = {
     "org": "Organisation", "title": "Position", "tel": "Phone", "email": "Email", "adr": "Address",
     "bday": "Birthday", "url": "Website", "note": "Notes", "nickname": "Nickname",
 }  # fmt: skip
+_MOST_INVITED = 20
+_BIRTHDAY = re.compile(r"(?P<year>\d{4}|--)-?(?P<month>\d{2})-?(?P<day>\d{2})(?:T.*)?$")
 _SILENT_KINDS = ("pref", "internet", "voice")
 _CALENDAR_NAME = re.compile(r"(?im)^X-WR-CALNAME[^:\n]*:(?P<name>.*)$")
 _PROPERTY = re.compile(r"[\w.-]+[;:]")
@@ -105,12 +109,32 @@ def _finish(builder: Builder, damaged: int, note: str, message: str, known: bool
     return builder.done("; ".join(filter(None, [note, left_out])), first_heading_is_title=False)
 
 
+def add_invitation(builder: Builder, text: str, page: int | None) -> None:
+    """Append the events that a mail invites to, as rows."""
+    import icalendar
+
+    for entry in itertools.islice(_entries(text, _EVENT_KINDS), _MOST_INVITED):
+        with contextlib.suppress(Exception):  # icalendar raises errors of its own, ValueError and others
+            event = icalendar.Component.from_ical(entry)
+            builder.add("; ".join(_facts(event)), BlockKind.TABLE, page=page)
+
+
 def _add_event(builder: Builder, event: Any, number: int) -> None:
-    start, due = _moment(event, "DTSTART"), _moment(event, "DUE")
-    end = _moment(event, "DTEND", exclusive=True)
+    start = _moment(event, "DTSTART") or _moment(event, "DUE")
     summary = _words(event.get("SUMMARY")) or "(no title)"
-    builder.heading(1, f"{summary}, {start or due}" if start or due else summary, page=number)
+    builder.heading(1, f"{summary}, {start}" if start else summary, page=number)
+    # One row, so that a quote of the place also names the event.
+    builder.add("; ".join(_facts(event)), BlockKind.TABLE, page=number)
+
+
+def _facts(event: Any) -> list[str]:
+    """Return what a person wants to know of an event, its title and time first."""
+    start, due = _moment(event, "DTSTART"), _moment(event, "DUE")
+    end = _moment(event, "DTEND", exclusive=True) or _end_after(event)
+    summary = _words(event.get("SUMMARY")) or "(no title)"
     facts = [f"{summary}: {_period(start, end)}" if start else summary]
+    if moved := _moment(event, "RECURRENCE-ID"):
+        facts.append(f"Instead of: {moved}")
     if due:
         facts.append(f"Due: {due}")
     facts += [f"{label}: {words}" for name, label in _EVENT_FIELDS if (words := _words(event.get(name)))]
@@ -121,8 +145,27 @@ def _add_event(builder: Builder, event: Any, number: int) -> None:
         facts.append(f"With: {', '.join(guests)}")
     for rule in _values(event.get("RRULE")):
         facts.append(f"Repeats: {rule.to_ical().decode('utf-8', 'replace').lower().replace(';', ', ')}")
-    # One row, so that a quote of the place also names the event.
-    builder.add("; ".join(facts), BlockKind.TABLE, page=number)
+    left_out = [_shown_moment(day.dt) for days in _values(event.get("EXDATE")) for day in getattr(days, "dts", ())]
+    if left_out:
+        facts.append(f"Not on: {', '.join(left_out)}")
+    if ":" in start and (zone := _zone(event)):
+        facts.append(f"Time zone: {zone}")
+    return facts
+
+
+def _end_after(event: Any) -> str:
+    """Return the end of an event that says how long it takes; empty for whole days and where it does not."""
+    begins = [getattr(value, "dt", None) for value in _values(event.get("DTSTART"))]
+    lengths = [getattr(value, "dt", None) for value in _values(event.get("DURATION"))]
+    if begins and lengths and isinstance(begins[0], datetime) and isinstance(lengths[0], timedelta):
+        return _shown_moment(begins[0] + lengths[0])
+    return ""
+
+
+def _zone(event: Any) -> str:
+    """Return the time zone of an event, as the file names it: 'Europe/Berlin'."""
+    zones = [value.params.get("TZID") for value in _values(event.get("DTSTART")) if hasattr(value, "params")]
+    return str(zones[0]) if zones and zones[0] else ""
 
 
 def _values(values: Any) -> list[Any]:
@@ -145,8 +188,12 @@ def _moment(event: Any, name: str, *, exclusive: bool = False) -> str:
         return ""
     if exclusive and not isinstance(moments[0], datetime):
         moments[0] -= timedelta(days=1)
-    day = f"{moments[0].day} {moments[0]:%B %Y}"
-    return f"{day} {moments[0]:%H:%M}" if isinstance(moments[0], datetime) else day
+    return _shown_moment(moments[0])
+
+
+def _shown_moment(moment: date) -> str:
+    day = f"{moment.day} {moment:%B %Y}"
+    return f"{day} {moment:%H:%M}" if isinstance(moment, datetime) else day
 
 
 def _period(start: str, end: str) -> str:
@@ -181,6 +228,7 @@ def _add_contact(builder: Builder, card: Any, number: int) -> None:
             listed = [*entry.params.get("TYPE", []), *entry.singletonparams]
             kinds = [kind for part in listed for kind in part.lower().split(",") if kind not in _SILENT_KINDS]
             shown = re.sub(r"(?i)^(?:tel|mailto):", "", shown)
+            shown = _birthday(shown) if field == "bday" else shown
             if shown and not (field == "nickname" and shown == name):
                 described = f"{label} ({', '.join(kinds)})" if kinds else label
                 builder.add(f"{name}, {described}: {shown}", BlockKind.LIST, page=number)
@@ -189,4 +237,17 @@ def _add_contact(builder: Builder, card: Any, number: int) -> None:
 def _shown(value: object) -> str:
     parts = value if isinstance(value, list) else [value]
     texts = (part.decode("utf-8", "replace") if isinstance(part, bytes) else str(part) for part in parts)
-    return " ".join(" ".join(texts).split())
+    mark = ", " if isinstance(value, list) else " "  # the parts of an organisation
+    return " ".join(mark.join(text for text in texts if text.strip()).split())
+
+
+def _birthday(shown: str) -> str:
+    """'12 April 1970' of '19700412', and '12 April' where the year is not told."""
+    parts = _BIRTHDAY.match(shown)
+    if parts is None:
+        return shown
+    with contextlib.suppress(ValueError):
+        known = parts["year"].isdecimal()
+        day = date(int(parts["year"]) if known else 2000, int(parts["month"]), int(parts["day"]))
+        return f"{day.day} {day:%B %Y}" if known else f"{day.day} {day:%B}"
+    return shown

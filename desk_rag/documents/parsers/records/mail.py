@@ -1,8 +1,9 @@
 """Parse mail: messages (.eml, .emlx, Maildir files, .msg), mailboxes (.mbox) and web archives (.mhtml).
 
 One section per message, named "sender, date: subject", with the readable body below it. In a mailbox the page is the
-number of the message. Attachments are named, not opened. Lines quoted from an earlier message ('> …') come last, below
-a heading of their own, because somebody else wrote them; what stands in the same mailbox already is left out.
+number of the message. Invitations and attached plain text are read; other attachments are named, not opened. Lines
+quoted from an earlier message ('> …') come last, below a heading of their own, because somebody else wrote them; what
+stands in the same mailbox already is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
+from desk_rag.documents.parsers.records.calendar import add_invitation
 from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 
@@ -33,6 +35,13 @@ _QUOTE_MARKS = re.compile(r"^(?:>\s?)+")
 _REPLY_LINE = re.compile(
     r"^(?:On|Am|Le|El|Il|Op|Em) .{6,200}(?:wrote|schrieb|écrit|escribió|scritto|schreef|escreveu)\b.*:\s*$"
 )
+_IN_HTML = re.compile(
+    r"\bHTML\b|view (?:this|the) (?:e-?mail|message) in|im Browser|dans votre navigateur", re.IGNORECASE
+)
+_UNDISCLOSED = re.compile(r"undisclosed[- ]recipients\b", re.IGNORECASE)
+_NAME_AND_ADDRESS = re.compile(r'"(?P<name>[^"<>]+)"\s*<[^<>\s]+>$')
+_LONGEST_STAND_IN = 400
+"""Characters of a plain text that may be there only to say that the message is in HTML."""
 _SIGNATURE = re.compile(r"^-- ?$")
 _MOST_DEPTH = 8
 """Nested parts and forwarded messages that are read."""
@@ -65,6 +74,9 @@ class _MailContent:
     texts: tuple[tuple[str, bool], ...]
     """The parts of the body in order, each with whether it is HTML."""
     attachments: tuple[str, ...]
+    invitations: tuple[str, ...] = ()
+    attached_texts: tuple[tuple[str, str], ...] = ()
+    """Names and contents of attachments that are plain text."""
 
 
 def parse(data: bytes) -> Parsed:
@@ -73,7 +85,7 @@ def parse(data: bytes) -> Parsed:
     message = _from_bytes(_without_emlx_length(data))
     builder.set_title(message.subject)
     _add_message(builder, message, None, set())
-    return builder.done()
+    return builder.done(_unread_attachments(len(message.attachments) - len(message.attached_texts)))
 
 
 def parse_mailbox(data: bytes, most_text: int) -> Parsed:
@@ -83,11 +95,14 @@ def parse_mailbox(data: bytes, most_text: int) -> Parsed:
     """
     builder = Builder()
     seen_lines: set[str] = set()
+    unread = 0
     for number, part in enumerate(_split_mailbox(data), start=1):
-        _add_message(builder, _from_bytes(part), number, seen_lines)
+        message = _from_bytes(part)
+        unread += len(message.attachments) - len(message.attached_texts)
+        _add_message(builder, message, number, seen_lines)
         if builder.exceeds(most_text):
             break
-    return builder.done(first_heading_is_title=False)
+    return builder.done(_unread_attachments(unread), first_heading_is_title=False)
 
 
 def parse_outlook(data: bytes) -> Parsed:
@@ -110,7 +125,11 @@ def parse_outlook(data: bytes) -> Parsed:
     builder = Builder()
     builder.set_title(message.subject)
     _add_message(builder, message, None, set())
-    return builder.done()
+    return builder.done(_unread_attachments(len(message.attachments)))
+
+
+def _unread_attachments(count: int) -> str:
+    return "1 attachment is not read" if count == 1 else f"{count} attachments are not read" if count else ""
 
 
 def parse_web_archive(data: bytes) -> Parsed:
@@ -155,11 +174,19 @@ def _from_bytes(data: bytes) -> _MailContent:
 def _from_mime(message: EmailMessage) -> _MailContent:
     texts: list[tuple[str, bool]] = []
     attachments: list[str] = []
+    invitations: list[str] = []
+    attached_texts: list[tuple[str, str]] = []
     for part in itertools.islice(_readable_parts(message, 0), _MOST_PARTS):
         kind = _content_type(part)
         name = _file_name(part)
-        if name or _header(part, "Content-Disposition").lower().startswith("attachment"):
+        if kind == "text/calendar":
+            invitations.append(_content(part))
+        elif name and kind.startswith("image/") and part.get("Content-ID"):
+            continue  # a picture in the text
+        elif name or _header(part, "Content-Disposition").lower().startswith("attachment"):
             attachments.append(name or kind)
+            if kind == "text/plain" and (attached := _content(part)).strip():
+                attached_texts.append((name or kind, attached))
         elif kind == "message/rfc822":
             texts.append((_forwarded(part), False))
         elif kind in ("text/plain", "text/html"):
@@ -168,11 +195,13 @@ def _from_mime(message: EmailMessage) -> _MailContent:
             texts.append((_content(part), False))  # its boundary is missing
     return _MailContent(
         sender=_people(_header(message, "From")),
-        recipients=_people(_header(message, "To")),
+        recipients="" if _UNDISCLOSED.match(_header(message, "To")) else _people(_header(message, "To")),
         date=_date_header(message),
         subject=_header(message, "Subject"),
         texts=tuple(texts),
         attachments=tuple(attachments),
+        invitations=tuple(dict.fromkeys(invitations)),
+        attached_texts=tuple(attached_texts),
     )
 
 
@@ -189,10 +218,20 @@ def _readable_parts(message: EmailMessage, depth: int) -> Iterator[EmailMessage]
         yield message
     parts = [part for part in message.iter_parts() if isinstance(part, EmailMessage)]
     if kind == "multipart/alternative":
-        plain = [part for part in parts if _content_type(part) == "text/plain" and _content(part).strip()]
-        parts = plain[:1] or parts[-1:]
+        parts = [*_best_alternative(parts), *(part for part in parts if _content_type(part) == "text/calendar")]
     for part in parts:
         yield from _readable_parts(part, depth + 1)
+
+
+def _best_alternative(parts: list[EmailMessage]) -> list[EmailMessage]:
+    """Return the plain text, unless it is blank or only says that the message is in HTML."""
+    parts = [part for part in parts if _content_type(part) != "text/calendar"]
+    plain = next((part for part in parts if _content_type(part) == "text/plain" and _content(part).strip()), None)
+    if plain is None or (
+        len(parts) > 1 and len(_content(plain)) < _LONGEST_STAND_IN and _IN_HTML.search(_content(plain))
+    ):
+        return parts[-1:]
+    return [plain]
 
 
 def _content_type(part: EmailMessage) -> str:
@@ -241,6 +280,8 @@ def _header(message: EmailMessage, name: str) -> str:
 def _people(header: str) -> str:
     """'Ana Novak' of 'Ana Novak <ana@example.org>'; the address where there is no name."""
     name, address = parseaddr(header)
+    if whole := _NAME_AND_ADDRESS.match(name or address):  # some programs encode the address with the name
+        return whole["name"]
     return header if header.count("@") > 1 or not (name or address) else name or address
 
 
@@ -277,9 +318,14 @@ def _add_message(builder: Builder, message: _MailContent, number: int | None, se
             seen_lines.update(line.strip() for line in (*own, *of_others) if line.strip())
             quoted += of_others
             _add_text(builder, own, number)
+    for invitation in message.invitations:
+        add_invitation(builder, invitation, number)
     if any(message.attachments):
         names = ", ".join(name for name in message.attachments if name)
         builder.add(f"Attachments: {names}", BlockKind.PARAGRAPH, page=number)
+    for name, text in message.attached_texts:
+        builder.heading(2, f"Attachment {name}", page=number)
+        _add_text(builder, text.split("\n"), number)
     if any(line.strip() for line in quoted):
         builder.heading(2, QUOTED_HEADING, page=number)
         _add_text(builder, quoted, number)

@@ -28,31 +28,34 @@ def parse(text: str, note: str = "") -> Parsed:
             cells = [cell for sheet in notebook["worksheets"] for cell in sheet["cells"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenDocument("is not a notebook that can be read (damaged?)") from error
-    builder = Builder()
+    builder, cut = Builder(), 0
     for number, cell in enumerate(cells if isinstance(cells, list) else [], start=1):
         if isinstance(cell, dict):
-            _add_cell(builder, cell, number)
-    return builder.done(note)
+            cut += _add_cell(builder, cell, number)
+    of_outputs = f"of {cut} long output{'s' * (cut > 1)} only the beginning is read" if cut else ""
+    return builder.done("; ".join(filter(None, [note, of_outputs])))
 
 
-def _add_cell(builder: Builder, cell: dict[str, Any], number: int) -> None:
+def _add_cell(builder: Builder, cell: dict[str, Any], number: int) -> int:
+    """Add a cell; returns how many of its outputs are cut."""
     source = _joined(cell.get("source", cell.get("input", "")))
     kind = cell.get("cell_type")
     if kind == "heading":
         builder.heading(_level(cell.get("level")), source, page=number)
-        return
+        return 0
     if kind == "markdown":
         for block in markdown.parse(_EMBEDDED_DATA.sub("", source)).blocks:
             if block.kind is BlockKind.HEADING:
                 builder.heading(len(block.heading), block.text, page=number)
             else:
                 builder.add(block.text, block.kind, page=number)
-        return
+        return 0
     builder.add(source, BlockKind.CODE if kind == "code" else BlockKind.PARAGRAPH, page=number)
     outputs = cell.get("outputs")
-    for output in outputs if isinstance(outputs, list) else []:
-        if isinstance(output, dict):
-            builder.add(_printed(output)[:_MOST_OUTPUT_CHARS], BlockKind.CODE, page=number)
+    printed = [_printed(output) for output in outputs if isinstance(output, dict)] if isinstance(outputs, list) else []
+    for text in printed:
+        builder.add(text[:_MOST_OUTPUT_CHARS], BlockKind.CODE, page=number)
+    return sum(len(text) > _MOST_OUTPUT_CHARS for text in printed)
 
 
 def _level(level: object) -> int:

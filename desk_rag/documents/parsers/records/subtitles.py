@@ -8,6 +8,7 @@ from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Lines, Parsed
 
 _TIMING = re.compile(r"\s*(?P<start>(?:\d+:)?\d{1,2}:\d{2})[.,]\d{1,3}\s*-->")
+_VOICE = re.compile(r"<v(?:\.[\w.-]+)? (?P<name>[^>\n]{1,80})>")
 _TAG = re.compile(r"<[^>\n]{0,200}>|\{\\[^}\n]{0,100}\}")
 _CUES_PER_PARAGRAPH = 8
 
@@ -35,7 +36,12 @@ def _cues(lines: list[str]) -> list[tuple[str, str, int, int]]:
         begin = index
         while index < len(lines) and lines[index].strip() and not _TIMING.match(lines[index]):
             index += 1
-        spoken = " ".join(" ".join(_TAG.sub("", line).split()) for line in lines[begin:index]).strip()
+        spoken = " ".join(" ".join(_plain(line).split()) for line in lines[begin:index]).strip()
         if spoken:
             cues.append((timing["start"], spoken, begin + 1, index))
     return cues
+
+
+def _plain(line: str) -> str:
+    """Return a line without its tags; whoever speaks is named."""
+    return _TAG.sub("", _VOICE.sub(r"\g<name>: ", line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
@@ -19,7 +20,9 @@ def parse(text: str, note: str = "") -> Parsed:
     """
     builder = Builder()
     csv.field_size_limit(len(text) + 1)
-    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
+    delimiter = _delimiter(text)
+    width = _width(text, delimiter)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     headers: list[str] | None = None
     last = 0
     try:
@@ -27,12 +30,12 @@ def parse(text: str, note: str = "") -> Parsed:
             first, last = last + 1, reader.line_num
             if not any(cell.strip() for cell in row):
                 continue
-            if headers is None:
+            if headers is None and (width <= 1 or len(row) >= width):  # a bank writes its name above the table
                 headers = list(row) if looks_like_header(row) else []
                 if headers:
                     header_lines = Lines(first, last)
                     continue
-            builder.add(row_text(headers, row), BlockKind.TABLE, Lines(first, last))
+            builder.add(row_text(headers or (), row), BlockKind.TABLE, Lines(first, last))
     except csv.Error as error:
         raise BrokenDocument(f"is not a readable table near line {reader.line_num}: {error}") from error
     if builder.empty and headers:
@@ -42,6 +45,19 @@ def parse(text: str, note: str = "") -> Parsed:
 
 def _delimiter(text: str) -> str:
     """The candidate that splits the first lines most evenly."""
-    sample = [line for line in text[:20_000].split("\n") if line.strip()][:20]
+    sample = _sample(text)
     counts = {mark: [line.count(mark) for line in sample] for mark in _DELIMITERS}
     return max(_DELIMITERS, key=lambda mark: (min(counts[mark], default=0), sum(counts[mark])))
+
+
+def _width(text: str, delimiter: str) -> int:
+    """Columns of most of the first rows, so that lines above the table's header are known by having fewer."""
+    try:
+        widths = Counter(len(row) for row in csv.reader(_sample(text), delimiter=delimiter))
+    except csv.Error:
+        return 1
+    return max(widths, key=lambda width: (widths[width], width), default=1)
+
+
+def _sample(text: str) -> list[str]:
+    return [line for line in text[:20_000].split("\n") if line.strip()][:20]

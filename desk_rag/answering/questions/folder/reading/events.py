@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ENTRY = re.compile(r"^(?P<name>.+?): (?P<when>\d{1,2} [A-Z][a-z]+ \d{4}(?: \d\d:\d\d)?)(?=[;\s]|$)")
 _TASK = re.compile(r"^(?P<name>.+?); Due: (?P<when>\d{1,2} [A-Z][a-z]+ \d{4}(?: \d\d:\d\d)?)(?=[;\s]|$)")
 _RULE = re.compile(r"; Repeats: (?P<rule>[^;]+)")
+_LEFT_OUT = re.compile(r"; (?:Not on|Instead of): (?P<days>[^;]+)")
 _UNITS = {"daily": "day", "weekly": "week", "monthly": "month", "yearly": "year"}
 _WEEKDAYS = ("mo", "tu", "we", "th", "fr", "sa", "su")
 _MOST_DAYS, _MOST_YEARS = 1000, 20
@@ -46,7 +47,23 @@ class Event:
 
 
 def events(passages: Sequence[Passage]) -> Iterator[Event]:
-    """The entries in the passages of a calendar; nothing for other files."""
+    """The entries in the passages of a calendar without days that were called off or moved; none for other files."""
+    found = list(_entries(passages))
+    moved = {(event.name, day) for event in found for day in _moved_from(event.line)}
+    for event in found:
+        days = tuple(day for day in event.days if (event.name, day) not in moved) if event.repeats else event.days
+        yield event if len(days) == len(event.days) else replace(event, days=days)
+
+
+def _moved_from(line: str) -> Iterator[date]:
+    """The days that a line says its entry does not take place on, or takes the place of."""
+    for match in _LEFT_OUT.finditer(line):
+        for written in match["days"].split(", "):
+            if (day := day_of(dates(written))) is not None:
+                yield day
+
+
+def _entries(passages: Sequence[Passage]) -> Iterator[Event]:
     for passage in passages:
         if format_of_name(passage.path.name) is not Format.CALENDAR:
             return

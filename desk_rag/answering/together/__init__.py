@@ -1,0 +1,1 @@
+"""Several questions answered at once, where the device gains by it: one load, one pass, each its own answer."""

@@ -1,0 +1,1 @@
+"""The embedded reader in desk-rag and in llama.cpp, on the same CPU and over the same prompts."""

@@ -1,0 +1,1 @@
+"""LaTeX: documents, and the macros that they define."""

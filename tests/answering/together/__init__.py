@@ -1,0 +1,1 @@
+"""Tests of several questions that are answered at once."""

@@ -151,23 +151,30 @@ class DeskRagApp(PanelHost):
     @work(thread=True, exclusive=True, group="start", exit_on_error=False)
     def start_backend(self) -> None:
         """Load everything heavy, then keep the status bar true until the app ends."""
-        try:
-            if (borrowed := self.backend.borrow()) is not None:
-                self._tell(m.BackendReady(borrowed))
-                self._look_at_status()
-            started = self.backend.start(self._report, self._listen)
-        except Exception as error:
-            _LOG.exception("the backend did not start")
-            self.failure = error if isinstance(error, DeskRagError) else DeskRagError(str(error))
-            self._tell(m.BackendFailed(m.Problem.of(error), isinstance(error, ModelError)))
+        if not self._opens_backend():
             return
-        self._tell(m.BackendReady(started))
         while not self._leaving.is_set() and not get_current_worker().is_cancelled:
+            if self.backend.has_ended() and not self._opens_backend():
+                return
             self._look.clear()
             self._look_at_status()
             resting = self._status.freshness in (Freshness.WATCHING, Freshness.PAUSED)
             if self._look.wait(_RESTING_SECONDS if resting else _STATUS_SECONDS):
                 self._leaving.wait(_SOONEST_SECONDS)
+
+    def _opens_backend(self) -> bool:
+        """Start the backend, and say how that went; return whether it can answer."""
+        try:
+            started = self.backend.start(self._report, self._listen)
+        except Exception as error:
+            if self._leaving.is_set():
+                return False
+            _LOG.exception("the backend did not start")
+            self.failure = error if isinstance(error, DeskRagError) else DeskRagError(str(error))
+            self._tell(m.BackendFailed(m.Problem.of(error), self.failure.exit_code == ModelError.exit_code))
+            return False
+        self._tell(m.BackendReady(started))
+        return True
 
     def _look_at_status(self) -> None:
         try:

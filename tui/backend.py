@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
+from desk_rag.indexer.resident.facts import Started as Started
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.ingest.freshness import Backlog
 
@@ -74,20 +75,6 @@ class Status:
     """Kind of data that the disk has no room for; empty if it has room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Facts about a backend that can answer."""
-
-    model: str
-    """Name shown in the title bar, such as 'embedded reader'."""
-    device: str
-    """'CPU', or the name of the GPU."""
-    markdown: bool = False
-    """True if the model writes Markdown; the embedded reader writes words of the documents."""
-    notices: tuple[str, ...] = ()
-    """Sentences about what happened when the store was opened, such as repaired damage or a read-only drive."""
-
-
 class Backend(Protocol):
     """Everything the UI asks of desk-rag. Methods raise DeskRagError with a message and a remedy."""
 
@@ -95,11 +82,11 @@ class Backend(Protocol):
     def session(self) -> Session:
         """Settings, folders and store, for the screens beside the chat; usable before `start`."""
 
-    def borrow(self) -> Started | None:
-        """Answer through a process that has the models loaded until `start` has ended; None if there is none."""
-
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
+
+    def has_ended(self) -> bool:
+        """Return whether what `start` has opened has ended by itself, so that another start is due."""
 
     @property
     def keeper(self) -> Keeper:

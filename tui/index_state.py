@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -12,26 +11,23 @@ from desk_rag.tui.backend import Freshness, Status
 from desk_rag.tui.management.cache import room_missing
 
 if TYPE_CHECKING:
+    from desk_rag.indexer.resident.facts import IndexingState
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
     from desk_rag.tui.management.session import Session
 
 
-def status_of(
-    store: Store, counts: Counts, session: Session, *, indexes: bool, is_reading: bool, is_young: bool
-) -> Status:
-    """Return one look at the index below the chosen folders.
+def status_of(store: Store, counts: Counts, session: Session, state: IndexingState, *, is_young: bool) -> Status:
+    """Return one look at the index below the chosen folders, by the state of the indexing that belongs to this UI.
 
-    Args:
-        indexes: whether this process does.
-        is_young: whether whoever indexes may have started so recently that it has not said anything yet.
+    `is_young`: whoever indexes may have started so recently that it has not said anything yet.
     """
     from desk_rag.ingest.deletions import missing_files
     from desk_rag.store.presence import absent_folders
 
     folders = session.folders
     activity, paused = store.activity(), _left(store.pause_requested())
-    known = None if indexes and activity is not None and activity.pid != os.getpid() else activity
+    known = None if state.pid and activity is not None and activity.pid != state.pid else activity
     freshness = _freshness(known, paused, is_young=is_young)
     absent = [folder.path for folder in absent_folders(store)]
     missing = [
@@ -57,8 +53,8 @@ def status_of(
         absent=tuple(path for path in absent if not folders or any(path.is_relative_to(chosen) for chosen in folders)),
         missing=sum(folder.waiting for folder in missing),
         missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
-        writer=0 if indexes or activity is None else activity.pid,
-        is_reading=is_reading,
+        writer=0 if state.pid or activity is None else activity.pid,
+        is_reading=state.is_reading,
         disk_full=store.kv_away or room_missing(counts, session.settings.store.budget_gib),
     )
 

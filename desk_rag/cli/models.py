@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from desk_rag import config
 from desk_rag.cli import output as out
 from desk_rag.cli.checks.stitching import stitching_costs
+from desk_rag.cli.signals import stoppable
 from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
@@ -268,7 +269,10 @@ def _download(settings: Settings, task: Task) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print_lines(["Nothing was fetched."])
             return 0
-    path = download.fetch(offer)
+    line, said = out.Progress(sys.stderr), download.Progress()
+    with stoppable(lambda: line.passing("stopping; press Ctrl+C again to end at once …")) as stop:
+        path = download.fetch(offer, lambda done, total: line.passing(said.sentence(done, total)), stop)
+    line.clear()
     if task.as_json:
         out.print_json(sys.stdout, {**facts, "path": str(path)})
     else:

@@ -13,9 +13,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from desk_rag.assets import assets_dir
-from desk_rag.errors import ModelNotFound, UnsupportedModel
+from desk_rag.errors import Cancelled, ModelNotFound, UnsupportedModel
 from desk_rag.model.checkpoint import files as checkpoint_files
 from desk_rag.model.checkpoint.config import CONFIG, optional_json, read_json, regular_file
 from desk_rag.model.checkpoint.files import weight_files
@@ -138,8 +139,11 @@ def check_loading(directory: Path) -> None:
     weight_files(directory)
 
 
-def from_hub(name: str, *, allow_download: bool) -> Path:
-    """The directory of ORG/NAME in the hub cache, fetched first where that is allowed. Raises ModelNotFound."""
+def from_hub(name: str, *, allow_download: bool, bar: type[Any] | None = None) -> Path:
+    """The directory of ORG/NAME in the hub cache, fetched first where that is allowed. Raises ModelNotFound.
+
+    `bar` is a class like tqdm's for the progress, by default the library's own.
+    """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import snapshot_download
 
@@ -147,8 +151,16 @@ def from_hub(name: str, *, allow_download: bool) -> Path:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(
-            snapshot_download(name, local_files_only=not allow_download, allow_patterns=FETCH, ignore_patterns=NO_FETCH)
+            snapshot_download(
+                name,
+                local_files_only=not allow_download,
+                allow_patterns=FETCH,
+                ignore_patterns=NO_FETCH,
+                tqdm_class=bar,
+            )
         )
+    except Cancelled:
+        raise
     except Exception as error:  # the library's own, those of the network beneath it, and a full drive
         if allow_download:
             from desk_rag.model.library.hub_errors import explained

@@ -136,4 +136,4 @@ class _Relay:
             return  # one folder's; the summary of all follows
         self._service.report(event)
         if not (isinstance(event, FileEvent) and event.state is FileState.UNCHANGED):
-            self._emit({"kind": type(event).__name__, "event": values.plain(event)})
+            self._emit(values.of_event(event))

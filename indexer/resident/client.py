@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.indexer.resident.protocol import (
     MOST_MESSAGE,
     Connection,
@@ -33,6 +33,10 @@ class ResidentError(DeskRagError):
         self.exit_code = exit_code
 
 
+class ResidentEnded(ResidentError):
+    """The resident process ended before its answer did."""
+
+
 def request(data_dir: Path, message: Message, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
     """Send a request and yield the messages of the answer, without the first and the last, which frame it.
 
@@ -56,16 +60,25 @@ def send(data_dir: Path, message: Message) -> Connection:
     return connection
 
 
-def answer(connection: Connection, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
-    """Yield the messages of the answer to what was sent, as `request` does, and close the connection."""
+def answer(
+    connection: Connection,
+    stop: Callable[[], bool] = lambda: False,
+    *,
+    first_seconds: float = _FIRST_SECONDS,
+    poll_seconds: float = _POLL_SECONDS,
+) -> Iterator[Message]:
+    """Yield the messages of the answer to what was sent, as `request` does, and close the connection.
+
+    The first message may take `first_seconds`; `stop` is asked every `poll_seconds` and after each message.
+    """
     with connection:
-        yield from _messages(connection, stop)
+        connection.settimeout(poll_seconds)
+        yield from _messages(connection, stop, time.monotonic() + first_seconds)
 
 
-def _messages(connection: Connection, stop: Callable[[], bool]) -> Iterator[Message]:
+def _messages(connection: Connection, stop: Callable[[], bool], first_until: float) -> Iterator[Message]:
     lines, stop_sent = Lines(connection, MOST_MESSAGE), False
-    connection.settimeout(_POLL_SECONDS)
-    _confirm(_next(lines, time.monotonic() + _FIRST_SECONDS))
+    _confirm(_next(lines, first_until))
     while True:
         if stop() and not stop_sent:
             stop_sent = True
@@ -79,7 +92,7 @@ def _messages(connection: Connection, stop: Callable[[], bool]) -> Iterator[Mess
         if "end" in message:
             return
         if not message:
-            raise ResidentError(
+            raise ResidentEnded(
                 "The desk-rag that was answering has ended.", "Ask again; this process then answers by itself.", 1
             )
         yield message
@@ -107,7 +120,7 @@ def _next(lines: Lines, until: float = 0.0) -> Message | None:
 
 def _reported(error: object) -> DeskRagError:
     fields = error if isinstance(error, dict) else {}
-    code = fields.get("exit_code")
-    return ResidentError(
-        str(fields.get("message", "")), str(fields.get("remedy", "")), code if isinstance(code, int) else 1
-    )
+    code, message, remedy = fields.get("exit_code"), str(fields.get("message", "")), str(fields.get("remedy", ""))
+    if code == Cancelled.exit_code:
+        return Cancelled(message, remedy=remedy)
+    return ResidentError(message, remedy, code if isinstance(code, int) else 1)

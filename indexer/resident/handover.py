@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from desk_rag.store.types import PurgeReport, VerifyReport
 
 _STEP = "waiting until the desk-rag that is running has finished a step …"
-_EVENTS: dict[str, type[events.IndexEvent]] = {
-    kind.__name__: kind for kind in (events.FileEvent, events.StageProgress, events.RootAbsent, events.DeletionsWaiting)
-}
 
 
 class Display(ProgressDisplay, Protocol):
@@ -46,7 +43,7 @@ def index(
         elif "passing" in message:
             progress.passing(str(message["passing"]))
         else:
-            progress.show(values.built(_EVENTS[str(message["kind"])], message["event"]))
+            progress.show(values.to_index_event(message))
     raise _unanswered()
 
 

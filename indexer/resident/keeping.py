@@ -64,10 +64,14 @@ def make_way(data_dir: Path, *, watching: bool = False) -> bool:
     return True
 
 
+def environment() -> dict[str, str]:
+    """Return the environment in which another process imports this very desk-rag."""
+    source = str(Path(desk_rag.__file__).parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
+
+
 def start(settings: Settings) -> subprocess.Popen[str]:
     """Start the process, which outlives this one, and return at once."""
-    source = str(Path(desk_rag.__file__).parent.parent)
-    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     child = subprocess.Popen(
         [sys.executable, "-m", "desk_rag.indexer.resident.kept"],
         stdin=subprocess.PIPE,
@@ -75,7 +79,7 @@ def start(settings: Settings) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": paths},
+        env=environment(),
         cwd=Path(settings.data_dir.anchor),  # elsewhere it would keep a drive from being unmounted
         start_new_session=True,
         creationflags=_WITHOUT_CONSOLE,

@@ -78,9 +78,14 @@ class Transport(Protocol):
         """Return the path that exists while a process listens."""
 
 
+def has_unix_sockets() -> bool:
+    """Return whether this system has Unix sockets that Python can use."""
+    return hasattr(socket, "AF_UNIX") and os.name == "posix"
+
+
 def transport() -> Transport:
     """Return the way of this system: a Unix socket, or a named pipe where there are none (Windows)."""
-    if hasattr(socket, "AF_UNIX") and os.name == "posix":
+    if has_unix_sockets():
         from desk_rag.indexer.resident import unix_socket
 
         return unix_socket

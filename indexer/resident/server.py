@@ -93,7 +93,11 @@ class Server:
                 continue
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), name="resident-client", daemon=True).start()
+            self.serve(connection)
+
+    def serve(self, connection: Connection) -> None:
+        """Answer the request of a client in a thread of its own, and close the connection."""
+        threading.Thread(target=self._serve, args=(connection,), name="resident-client", daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
         with connection, suppress(OSError, ValueError):

@@ -24,6 +24,7 @@ from desk_rag.answering.events import (
     Retrieved,
     SentenceChecked,
 )
+from desk_rag.ingest import events
 
 if typing.TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -35,6 +36,7 @@ _EVENTS: dict[str, type[AnswerEvent]] = {
         SentenceChecked, Finished,
     )
 }  # fmt: skip
+_INDEX_EVENTS: dict[str, type[events.IndexEvent]] = {kind.__name__: kind for kind in typing.get_args(events.IndexEvent)}
 
 
 def settings_key(settings: Settings, cwd: Path | None = None) -> str:
@@ -53,14 +55,20 @@ def with_absolute_paths(settings: Settings, cwd: Path | None = None) -> Settings
     return settings.model_copy(update={"model": model.model_copy(update=changes)})
 
 
-def of_event(event: AnswerEvent) -> dict[str, object]:
-    """Convert an event of an answer to JSON values."""
+def of_event(event: AnswerEvent | events.IndexEvent) -> dict[str, object]:
+    """Convert an event of an answer, or of indexing, to JSON values."""
     return {"kind": type(event).__name__, "event": plain(event)}
 
 
 def to_event(message: typing.Mapping[str, object]) -> AnswerEvent:
     """Return the event of a message. Raises ValueError, KeyError, TypeError for one that `of_event` did not make."""
     event: AnswerEvent = built(_EVENTS[str(message["kind"])], message["event"])
+    return event
+
+
+def to_index_event(message: typing.Mapping[str, object]) -> events.IndexEvent:
+    """Return the index event of a message. Raises ValueError, KeyError, TypeError."""
+    event: events.IndexEvent = built(_INDEX_EVENTS[str(message["kind"])], message["event"])
     return event
 
 

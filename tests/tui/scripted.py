@@ -189,7 +189,6 @@ class ScriptedBackend:
     script: dict[str, Sequence[AnswerEvent | threading.Event | Exception]] = field(default_factory=dict)
     now: Status = WATCHING
     started: Started = Started("embedded reader", "CPU")
-    borrowed: Started | None = None
     start_gate: threading.Event | None = None
     start_error: Exception | None = None
     chunks: Sequence[Chunk] = DOCUMENT
@@ -207,8 +206,8 @@ class ScriptedBackend:
     keeper: Keeper = field(default_factory=lambda: Keeper(Path("/nonexistent"), save=False))
     listen: Callable[[IndexEvent], None] | None = None
 
-    def borrow(self) -> Started | None:
-        return self.borrowed
+    def has_ended(self) -> bool:
+        return False
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         report("loading the model")

@@ -12,7 +12,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte
@@ -30,8 +30,14 @@ class Terminal:
     """Starts `python ARGUMENTS` with a terminal of its own as its controlling terminal."""
 
     def __init__(
-        self, arguments: list[str], columns: int = 100, rows: int = 30, env: Mapping[str, str] | None = None
+        self,
+        arguments: list[str],
+        columns: int = 100,
+        rows: int = 30,
+        env: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> None:
+        """`before` is a command that takes another one as its last arguments and becomes it."""
         self.raw = b""
         self.code: int | None = None
         self._has_ended = False
@@ -42,7 +48,8 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
-            os.execvpe(sys.executable, [sys.executable, *arguments], environment)
+            command = [*before, sys.executable, *arguments]
+            os.execvpe(command[0], command, environment)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     @property

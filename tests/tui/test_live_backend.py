@@ -20,12 +20,12 @@ from desk_rag.answering.conversation.saved import Change
 from desk_rag.answering.conversation.turns import Turn, turn_of
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
-from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.errors import DeskRagError, ModelError, ModelNotFound
+from desk_rag.indexer.resident import attended
 from desk_rag.ingest.events import FileEvent
 from desk_rag.kv.serving import ServingModel
 from desk_rag.store.maintenance import scrubbing
 from desk_rag.store.store import Store
-from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
@@ -67,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path]:
 @pytest.fixture
 def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
     settings, folder = place
-    live = LiveBackend(Session(settings, [folder]))
+    live = LiveBackend(Session(settings, [folder]), in_process=True)
     yield live
     live.stop()
 
@@ -98,7 +98,7 @@ def test_files_are_read_and_old_text_leaves_the_data_directory_while_the_model_i
 
     monkeypatch.setattr(auxiliary, "prepare_all", slowly)
     monkeypatch.setattr(scrubbing, "_EVERY_SECONDS", 1.0)
-    backend = LiveBackend(Session(settings, [folder]))
+    backend = LiveBackend(Session(settings, [folder]), in_process=True)
     starting = threading.Thread(target=backend.start, args=(lambda _: None, lambda _: None))
     starting.start()
     try:
@@ -128,7 +128,7 @@ def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Setti
         (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
     (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
     os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
-    backend = LiveBackend(Session(settings, [folder]))
+    backend = LiveBackend(Session(settings, [folder]), in_process=True)
     backend.start(lambda text: None, lambda event: None)
     try:
         events = list(backend.ask(_QUESTION, lambda: False))
@@ -150,7 +150,7 @@ def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tupl
     wait(lambda: warm(backend))
     assert backend.status().writer == 0
     second = LiveBackend(Session(settings, [folder]))
-    second.start(lambda text: None, lambda event: None)
+    assert second.start(lambda text: None, lambda event: None).device == f"process {os.getpid()}"
     try:
         wait(lambda: second.status().freshness is Freshness.WATCHING)
         assert second.status().writer == os.getpid()
@@ -173,12 +173,14 @@ def test_who_came_second_goes_on_when_the_first_has_ended(
     backend: LiveBackend, place: tuple[Settings, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New files are found again, chunk KV is kept again, and the lock is free once the second has ended too."""
-    monkeypatch.setattr(live_backend, "_TRY_SECONDS", 0.2)
+    monkeypatch.setattr(attended, "_TRY_SECONDS", 0.2)
     settings, folder = place
     late = folder / "late.txt"
     backend.start(lambda text: None, lambda event: None)
     wait(lambda: warm(backend))
-    second, heard = LiveBackend(Session(settings, [folder])), []
+    fewer = settings.answer.model_copy(update={"max_new_tokens": 60})  # so that it needs an engine of its own
+    session = Session(settings.model_copy(update={"answer": fewer}), [folder])
+    second, heard = LiveBackend(session, in_process=True), []
     second.start(lambda text: None, heard.append)
     try:
         wait(lambda: second.status().writer == os.getpid())
@@ -203,7 +205,7 @@ def test_who_came_second_goes_on_when_the_first_has_ended(
 def test_a_second_one_that_ends_first_takes_nothing_over(
     backend: LiveBackend, place: tuple[Settings, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_backend, "_TRY_SECONDS", 0.1)
+    monkeypatch.setattr(attended, "_TRY_SECONDS", 0.1)
     settings, folder = place
     with Store.open(settings.data_dir, settings.store, writer=True):
         backend.start(lambda text: None, lambda event: None)
@@ -233,7 +235,9 @@ def test_a_full_disk_and_a_folder_that_goes_away_are_said(place: tuple[Settings,
     own = tmp_path / "docs"
     shutil.copytree(folder, own)
     store = settings.store.model_copy(update={"reserve_gib": 1e6})  # no disk has as much free
-    full = LiveBackend(Session(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own]))
+    full = LiveBackend(
+        Session(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own]), in_process=True
+    )
     full.start(lambda text: None, lambda event: None)
     try:
         wait(lambda: full.status().disk_full == "no room for the caches of 3 chunks, so answers from them are slower")
@@ -296,13 +300,14 @@ def test_follow_up_names_and_plain_search(backend: LiveBackend) -> None:
     assert {path.name for path, is_folder in backend.names().all() if is_folder} == {"docs", "house"}
 
 
-def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_process", [True, False])
+def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path, in_process: bool) -> None:
     settings, folder = place
     model = settings.model.model_copy(update={"name": str(tmp_path / "nothing")})
-    broken = LiveBackend(Session(settings.model_copy(update={"model": model}), [folder]))
-    with pytest.raises(ModelNotFound) as raised:
+    broken = LiveBackend(Session(settings.model_copy(update={"model": model}), [folder]), in_process=in_process)
+    with pytest.raises(DeskRagError, match="nothing") as raised:
         broken.start(lambda text: None, lambda event: None)
-    assert raised.value.remedy
+    assert raised.value.remedy and raised.value.exit_code == ModelNotFound.exit_code
     with pytest.raises(ModelError, match="not loaded"):
         broken.ask("x", lambda: False)
     assert broken.stop()
@@ -376,7 +381,7 @@ def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
     """The running index drops what is excluded, keeps its caches, and has both back after the undo."""
     settings, folder = place
     doors = folder / "house" / "doors.md"
-    live = LiveBackend(Session(settings, [folder], tmp_path / "config.toml"))
+    live = LiveBackend(Session(settings, [folder], tmp_path / "config.toml"), in_process=True)
     try:
         live.start(lambda text: None, lambda event: None)
         wait(lambda: warm(live))

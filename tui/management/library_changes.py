@@ -100,12 +100,11 @@ class LibraryChanges:
     ) -> bool:
         """Index `folders` from now on, here or in the process that indexes; False if that has to wait."""
         from desk_rag.indexer.resident import handover
-        from desk_rag.indexer.resident.changes import remove_excluded
 
         session = self._session
         now = session.use(settings, folders)
         if session.indexing is not None and session.indexing.indexes:
-            remove_excluded(session.indexing.store, excluded)  # a paused indexing would leave them in answers
+            session.indexing.remove_excluded(excluded)  # a paused indexing would leave them in answers
             return now
         with suppress(NoResident):
             return handover.use_index_settings(session.settings, wanted, excluded)
@@ -243,7 +242,7 @@ class LibraryChanges:
 
         indexing, settings = self._session.indexing, self._session.settings
         if indexing is not None and indexing.indexes:
-            return forget(indexing.store, path, keep_caches=keep_caches), False
+            return indexing.forget(path, keep_caches=keep_caches), False
         with suppress(NoResident):
             return handover.purge(settings, path, check=False, keep_caches=keep_caches)[0], True
         make_way(settings.data_dir)

@@ -98,6 +98,18 @@ class ModelsView:
         ranked = fit.rank(self._named(expanded), machine)
         return ModelChoice(expanded, (ranked[0].quantization if ranked else "") or "none")
 
+    def find(self, name: str) -> ModelChoice | None:
+        """Return the choice of a model as `check` does; None for a name of the hub that is not on this computer."""
+        from desk_rag.errors import ModelNotFound
+        from desk_rag.model import weights
+
+        try:
+            return self.check(name)
+        except ModelNotFound:
+            if weights.is_hub_name(name.strip()) and not Path(name.strip()).exists():
+                return None
+            raise
+
     def cost(self) -> str:
         """Return what another model costs; '' if nothing is cached yet."""
         session = self._session

@@ -1,13 +1,13 @@
 """Everything the screens beside the chat work on: the store, the folders, the settings and their file.
 
-The screens work before a model is loaded and without one. Until the answering engine is up, `store` is a reader of
-their own; `attach` hands over the engine's store and the indexing of this process.
+The screens work before a model is loaded and without one. `store` is a reader of this process; `attach` hands over
+the indexing by the engine of this UI.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,14 +19,11 @@ from desk_rag.tui.management.checks import Checks, no_checks
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.store.types import PurgeReport
 
 
 class Indexing(Protocol):
-    """Interface to the background indexing of this process."""
-
-    @property
-    def store(self) -> Store:
-        """The store that the engine uses."""
+    """Interface to the background indexing by the engine of this UI."""
 
     @property
     def namespace(self) -> str:
@@ -34,16 +31,22 @@ class Indexing(Protocol):
 
     @property
     def indexes(self) -> bool:
-        """True if this process is the one that indexes."""
+        """True if the engine of this UI is the one that indexes."""
 
     def sweep(self) -> None:
-        """Scan the folders now, if this process indexes."""
+        """Scan the folders now, if the engine of this UI indexes."""
 
     def halt(self) -> bool:
         """Stop indexing; False if a step that cannot be interrupted still runs, or another process indexes."""
 
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
         """Index these folders with these settings from now on, after `halt`."""
+
+    def forget(self, path: Path, *, keep_caches: bool) -> PurgeReport:
+        """Remove what was derived from `path`, after `halt`."""
+
+    def remove_excluded(self, paths: Iterable[Path]) -> None:
+        """Remove the documents at and below `paths`, which a rule leaves out."""
 
 
 class Session:
@@ -68,28 +71,34 @@ class Session:
         """Function that undoes the last change made in the library; None if there is none."""
         self._indexing: Indexing | None = None
         self._reader: Store | None = None
+        self._before: list[Store] = []
+        """Readers from before the engine was up; a screen may still use one."""
         self._guard = threading.Lock()
 
     @property
     def indexing(self) -> Indexing | None:
-        """The indexing of this process; None until the engine is up."""
+        """The indexing by the engine of this UI; None until that is up."""
         return self._indexing
 
     def attach(self, indexing: Indexing) -> None:
-        """Use the engine's store from now on."""
-        self._indexing = indexing
+        """Direct the engine's indexing from now on, and open the store anew, as the engine may have rebuilt it."""
+        with self._guard:
+            self._indexing = indexing
+            if self._reader is not None:
+                self._before.append(self._reader)
+                self._reader = None
 
     def detach(self) -> None:
-        """Stop using the engine's store, and close the reader if there is one."""
+        """Direct nothing any more, and close the store."""
         with self._guard:
-            self._indexing, reader, self._reader = None, self._reader, None
-        if reader is not None:
+            opened = [*self._before, *([self._reader] if self._reader is not None else [])]
+            self._indexing, self._reader = None, None
+            self._before.clear()
+        for reader in opened:
             reader.close()
 
     def store(self) -> Store | None:
         """Return the open store; None while nothing was ever indexed. Raises StoreError."""
-        if self._indexing is not None:
-            return self._indexing.store
         with self._guard:
             if self._reader is None and (self.settings.data_dir / "catalog.sqlite").is_file():
                 from desk_rag.store.store import Store

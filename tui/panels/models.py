@@ -18,13 +18,14 @@ from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import ModelWanted
 from desk_rag.tui.panels.base import FilteredScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
+from desk_rag.tui.panels.download import DownloadScreen
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import fit, safe
 
 _NAME_SHARE = 0.45
 _MORE = (
-    "Another one: type a directory, a GGUF file, an Ollama name or ORG/NAME. `desk-rag models download ORG/NAME` "
-    "fetches one from the hub; nothing here connects to it."
+    "Another one: type a directory, a GGUF file, an Ollama name or ORG/NAME of the Hugging Face hub. Before desk-rag "
+    "connects to the hub, you are asked."
 )
 
 
@@ -94,11 +95,15 @@ class ModelsScreen(FilteredScreen[ModelRow]):
         if name:
             self.in_thread(partial(self._checked, name), self._ask, group="choice")
 
-    def _checked(self, name: str) -> tuple[ModelChoice, str]:
-        return self._models.check(name), "" if self._take is not None else self._models.cost()
+    def _checked(self, name: str) -> tuple[str, ModelChoice | None, str]:
+        return name, self._models.find(name), "" if self._take is not None else self._models.cost()
 
-    def _ask(self, checked: tuple[ModelChoice, str]) -> None:
-        choice, cost = checked
+    def _ask(self, checked: tuple[str, ModelChoice | None, str]) -> None:
+        name, choice, cost = checked
+        if choice is None:
+            again = partial(self.in_thread, partial(self._checked, name), self._ask, group="choice")
+            self.app.push_screen(DownloadScreen(self.session, name, again))
+            return
         in_use = self.session.settings.model.name == choice.name
         if self._take is not None:
             self._take(choice)

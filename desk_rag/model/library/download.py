@@ -5,13 +5,21 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.errors import Cancelled, ModelError, ModelNotFound
 from desk_rag.model import weights
 from desk_rag.model.library.hub_errors import explained
+
+_PIECE = 1 << 20
+"""Bytes that are fetched between two looks whether to stop; the library takes ten times as many."""
+
+_RATE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,25 @@ class Offer:
     cache: Path
     free: int
     """Bytes that are free where the cache lies."""
+
+
+class Progress:
+    """Progress of a download in words."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def sentence(self, done: int, total: int) -> str:
+        """Return '1.2 of 3.4 GB, 12.0 MB/s, about 3 min left'; rate and rest only once they are known."""
+        seconds = time.monotonic() - self._begun
+        unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+        parts = [f"{done / size:.1f} of {total / size:.1f} {unit}"]
+        if done and seconds >= _RATE_SECONDS:
+            rate = done / seconds
+            left = (total - done) / rate
+            parts.append(f"{rate / 1e6:.1f} MB/s")
+            parts.append(f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left")
+        return ", ".join(parts)
 
 
 def ask_hub(name: str) -> Offer:
@@ -58,12 +85,41 @@ def check_room(offer: Offer) -> None:
         )
 
 
-def fetch(offer: Offer) -> Path:
+def fetch(
+    offer: Offer,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Path:
     """Fetch the files that are missing and return the model's directory.
 
-    Broken connections are taken up again where they broke; after an interruption, complete files are kept.
+    Broken connections are taken up again where they broke; after an interruption, complete files are kept. `progress`
+    takes the bytes that have come and those that will, from any thread. Raises Cancelled soon after `stop()` holds,
+    and ModelError.
     """
-    return weights.from_hub(offer.name, allow_download=True)
+    from huggingface_hub import constants
+    from huggingface_hub.utils.tqdm import tqdm
+
+    arrived: dict[int, int] = {}  # by each bar's count of bytes; the library counts those received and those written
+    counting = threading.Lock()
+
+    class Bar(tqdm):
+        """A bar of the library that draws nothing and passes on how many bytes have come."""
+
+        def __init__(self, *items: Any, **options: Any) -> None:
+            self.is_of_bytes = options.get("unit") == "B"
+            super().__init__(*items, **{**options, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if stop():
+                raise Cancelled("The download was stopped.", remedy="Files that are complete are kept.")
+            if self.is_of_bytes:
+                with counting:
+                    arrived[id(self)] = arrived.get(id(self), 0) + int(n or 0)
+                    progress(min(max(arrived.values()), offer.missing), offer.missing)
+            return None
+
+    constants.DOWNLOAD_CHUNK_SIZE = _PIECE
+    return weights.from_hub(offer.name, allow_download=True, bar=Bar)
 
 
 def _wanted(file: str) -> bool:

@@ -26,10 +26,15 @@ class Hub:
     """Everything is answered with 401, as for a name that does not exist."""
     cut_after: int = 0
     """Bytes of a safetensors file after which the connection is closed; 0 for none."""
+    held_after: int = 0
+    """Bytes of a safetensors file after which nothing comes until `go_on` is set; 0 for none."""
+    go_on: threading.Event = field(default_factory=threading.Event)
     stated_size: int | None = None
     """Size that the listing gives for each file instead of its own."""
     ranges: list[str] = field(default_factory=list)
     """Range headers of requests for safetensors files; '' for a request for all of it."""
+    requests: int = 0
+    """Number of requests of any kind."""
     url: str = ""
 
 
@@ -66,6 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
+        self.hub.requests += 1
         if self.hub.hidden:
             self._refuse(401, "RepoNotFound")
         elif path.startswith(f"/api/models/{NAME}/tree/"):
@@ -103,7 +109,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data[start : max(start, self.hub.cut_after)])
             self.close_connection = True
             return
-        self.wfile.write(data[start:])
+        if self.hub.held_after and name.endswith(".safetensors"):
+            middle = max(start, self.hub.held_after)
+            self.wfile.write(data[start:middle])
+            self.hub.go_on.wait(60)
+            start = middle
+        with contextlib.suppress(OSError):  # the other side has left
+            self.wfile.write(data[start:])
 
     def _send(self, content: bytes, body: bool) -> None:
         self.send_response(200)

@@ -16,8 +16,8 @@ import pytest
 from tests.model.library.hub_server import NAME, Hub, serve
 from tests.model.prequantized import write_plain
 
-BLOCK = 10 << 20
-"""Bytes that the hub's client writes at a time."""
+BLOCK = 1 << 20
+"""Bytes that are fetched at a time."""
 
 
 @dataclass(frozen=True, slots=True)

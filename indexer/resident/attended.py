@@ -1,0 +1,298 @@
+"""Answer and index for one UI, usually in a process of its own (`attending`), which ends with the UI.
+
+While another process writes to the store, it reads; once that process has ended, it becomes the writer and indexes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.config import Settings
+from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.indexer.resident.facts import IndexingState, Started
+from desk_rag.ingest.events import IndexEvent
+
+if TYPE_CHECKING:
+    from desk_rag.answering.conversation.asking import Request
+    from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.answering.events import AnswerEvent
+    from desk_rag.indexer.models import Models
+    from desk_rag.indexer.resident.server import Server
+    from desk_rag.indexer.service import Service
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import PurgeReport
+
+_log = logging.getLogger(__name__)
+
+_EMBEDDED = "embedded"
+_HALT_SECONDS = 10.0
+"""Seconds to wait for the indexing to stop before it begins with other settings."""
+_STOP_SECONDS = 10.0
+_SOON = 20.0
+"""Seconds that a process that indexes may take to start; without activity after that, nobody is watching."""
+_TRY_SECONDS = 3.0
+"""Seconds between two attempts to become the writer."""
+
+
+class Attended:
+    """An engine over the store of `settings` that indexes `folders` when no other process does."""
+
+    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
+        self._settings, self._folders = settings, tuple(folders)
+        self._engine: AnswerEngine | None = None
+        self._service: Service | None = None
+        self._server: Server | None = None
+        self._listen: Callable[[IndexEvent], None] = lambda _: None
+        self._started_at = 0.0
+        self._stopping = threading.Event()
+        self._changing = threading.Lock()
+
+    @property
+    def has_ended(self) -> bool:
+        """False: it lives as long as the UI's process."""
+        return False
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        """Load model and store and begin indexing; `report` takes progress lines, `listen` events from any thread.
+
+        Raises ModelError, StoreError, ConfigError.
+        """
+        self._listen = listen
+        report("checking the model")
+        _check_model(self._settings)
+        report("loading the libraries")
+        from desk_rag.answering.serving_model import stored_gates
+        from desk_rag.indexer.resident.keeping import make_way
+        from desk_rag.model.reasoning import Thinking
+        from desk_rag.store.opening import INDEX_AGAIN
+
+        make_way(self._settings.data_dir)
+        first = "" if stored_gates(self._settings.data_dir) else " and checking it, once"
+        report(f"loading the model{first}")
+        engine = self._engine = _open_engine(self._settings, self._folders)
+        self._started_at = time.monotonic()
+        if engine.store.writer:
+            self._begin_indexing(engine)
+        else:
+            threading.Thread(target=self._take_over, args=(engine,), name="takeover", daemon=True).start()
+        prompt, spec = engine.model.prompt, engine.model.spec
+        title = "embedded reader" if self._settings.model.name == _EMBEDDED else spec.name
+        title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
+        notices = engine.store.notices
+        if self._service is not None:
+            notices = tuple(said.replace(INDEX_AGAIN, "Your folders are being read again.") for said in notices)
+        vectors = engine.embedder.fingerprint
+        return Started(title, _device(engine), prompt.writes, notices, str(engine.namespace), vectors)
+
+    def ask(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
+        """Answer from files as they are now; waits for new ones while `wait()` holds. Raises DeskRagError."""
+        from desk_rag.indexer import fresh_answer
+
+        engine, service = self._ready(), self._service
+        index = (self._settings if service is None else service.settings).index
+        hints = self.state().changed_files
+
+        def is_reading() -> bool:
+            return self.state().is_reading
+
+        return fresh_answer.ask(engine, request, stop, wait=wait, is_reading=is_reading, hints=hints, index=index)
+
+    def prefetch(self, question: str) -> None:
+        """Bring nearer what `question` will need."""
+        if self._engine is not None:
+            self._engine.prefetch(question, under=self._folders)
+
+    def state(self) -> IndexingState:
+        """Return the state of the indexing."""
+        service, engine = self._service, self._engine
+        if service is not None:
+            is_reading = bool(service.folders) and service.is_reading()
+            return IndexingState(os.getpid(), is_reading, tuple(service.changed_files()))
+        return IndexingState(is_reading=engine is not None and is_being_read(engine.store, self._started_at))
+
+    def sweep(self) -> None:
+        """Look through the folders now, if this engine indexes them."""
+        if self._service is not None:
+            self._service.sweep()
+
+    def halt(self) -> bool:
+        """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
+        with self._changing:
+            if self._server is not None:
+                self._server.stop()
+            return self._service is not None and self._service.stop(_HALT_SECONDS)
+
+    def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
+        """Index these folders with these settings from now on, after `halt`."""
+        with self._changing:
+            if not self._stopping.is_set():
+                self._settings, self._folders = settings, tuple(folders)
+                self._begin_indexing(self._ready())
+
+    def forget(self, path: Path, *, keep_caches: bool) -> PurgeReport:
+        """Remove what was derived from `path`, after `halt`."""
+        from desk_rag.indexer.resident.changes import forget
+
+        return forget(self._ready().store, path, keep_caches=keep_caches)
+
+    def remove_excluded(self, paths: Iterable[Path]) -> None:
+        """Remove the documents at and below `paths`, which a rule leaves out, although indexing may be paused."""
+        from desk_rag.indexer.resident.changes import remove_excluded
+
+        remove_excluded(self._ready().store, paths)
+
+    def stop(self) -> bool:
+        """End indexing and close the store. False if a step that cannot be interrupted still runs."""
+        with self._changing:
+            self._stopping.set()
+            service, engine = self._service, self._engine
+            self._service = self._engine = None
+        if self._server is not None:
+            self._server.stop()
+        ended = service.stop() if service is not None else True
+        if engine is not None:
+            engine.close()
+        return ended
+
+    def _begin_indexing(self, engine: AnswerEngine) -> None:
+        from desk_rag.indexer.parts import parts_of
+        from desk_rag.indexer.resident.answers import Resident
+        from desk_rag.indexer.resident.server import Server
+        from desk_rag.indexer.service import Service
+
+        service = Service(parts_of(engine), self._folders, self._settings)
+        service.subscribe(self._listen)
+        service.start()
+        self._service = service
+        resident = Resident(
+            self._settings,
+            lambda: parts_of(engine),
+            lambda: nullcontext(engine),
+            service.is_reading,
+            service.changed_files,
+            service=lambda: self._service,
+        )
+        self._server = Server(self._settings.data_dir, resident.handle)
+        if reason := self._server.start():
+            _log.warning("other processes must answer by themselves: %s", reason)
+
+    def _take_over(self, engine: AnswerEngine) -> None:
+        """Try until this engine becomes the writer; then index, and store caches that answers computed."""
+        while not self._stopping.wait(_TRY_SECONDS):
+            store = None if engine.store.writer else self._open_for_writing()
+            if store is None and not engine.store.writer:
+                continue
+            with self._changing:
+                if self._stopping.is_set():
+                    if store is not None:
+                        store.close()
+                    return
+                try:
+                    if store is not None:
+                        engine.become_writer(store)
+                    self._begin_indexing(engine)
+                except Exception:
+                    _log.exception("indexing cannot be taken over yet")
+                    continue
+            return
+
+    def _open_for_writing(self) -> Store | None:
+        """Open the store as its writer; None while that is not possible."""
+        from desk_rag.store.store import Store
+
+        if not (self._settings.data_dir / "catalog.sqlite").is_file():
+            return None  # it is being purged; a reader must not create it again
+        try:
+            return Store.open(self._settings.data_dir, self._settings.store, writer=True)
+        except StoreLocked:
+            return None
+        except Exception:
+            _log.exception("the store cannot be opened for writing")
+            return None
+
+    def _ready(self) -> AnswerEngine:
+        if self._engine is None:
+            raise ModelError("The model is not loaded yet.", remedy="Wait until the title line names it.")
+        return self._engine
+
+
+def is_young(since: float) -> bool:
+    """Return whether `since` is so recent that a process that indexes may not have said anything yet."""
+    return time.monotonic() - since < _SOON
+
+
+def is_being_read(store: Store, since: float) -> bool:
+    """Return whether another process reads files; one that has started after `since` may not have said so yet."""
+    from desk_rag.ingest import freshness
+
+    return freshness.is_reading(store) or (is_young(since) and store.activity() is None)
+
+
+def _check_model(settings: Settings) -> None:
+    """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError."""
+    from desk_rag.model import adapters, weights
+
+    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
+    if settings.model.adapter:
+        adapters.inspect(Path(settings.model.adapter))
+
+
+def _open_engine(settings: Settings, folders: Sequence[Path]) -> AnswerEngine:
+    """Return an engine that writes to the store unless another process does; files are read while it is loaded."""
+    from desk_rag.answering.opening import engine_with
+    from desk_rag.indexer.models import Models
+
+    store = _open(settings)
+    try:
+        if store.writer and store.pause_requested() == math.inf:  # it lasted until this start
+            store.request_pause(None)
+        models = Models(store, settings)
+        with _reading(store, settings, folders, models):
+            serving, embedder = models.serving(), models.embedder()
+        return engine_with(serving, embedder, store, models.turn, settings)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _open(settings: Settings) -> Store:
+    from desk_rag.store.store import Store
+
+    try:
+        return Store.open(settings.data_dir, settings.store, writer=True)
+    except (StoreLocked, *UNWRITABLE):
+        return Store.open(settings.data_dir, settings.store, writer=False)
+
+
+@contextmanager
+def _reading(store: Store, settings: Settings, folders: Sequence[Path], models: Models) -> Iterator[None]:
+    """Read files during the block, which may take minutes; whoever indexes afterwards begins with a look of its own."""
+    from desk_rag.indexer.parts import lazy_parts
+    from desk_rag.indexer.service import Service
+
+    if not (store.writer and folders):
+        yield
+        return
+    service = Service(lazy_parts(store, settings, models), folders, settings)
+    service.start()
+    try:
+        yield
+    finally:
+        service.stop(_STOP_SECONDS)
+
+
+def _device(engine: AnswerEngine) -> str:
+    device = engine.model.device
+    if device.type != "cuda":
+        return "CPU"
+    import torch
+
+    return torch.cuda.get_device_name(device)

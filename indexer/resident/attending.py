@@ -1,0 +1,347 @@
+"""The two ends of a process that answers and indexes for one UI, so that loading models holds up no key.
+
+The UI hands over a connection of its own for each request, through a socket that both have from the start; when that
+closes, because the UI quits or dies, the process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from desk_rag.config import Settings
+from desk_rag.errors import Cancelled, DeskRagError, ModelError
+from desk_rag.indexer.resident import client, values
+from desk_rag.indexer.resident.attended import Attended
+from desk_rag.indexer.resident.facts import IndexingState, Started
+from desk_rag.indexer.resident.keeping import environment
+from desk_rag.indexer.resident.protocol import Message, NoResident, encode, greeting
+from desk_rag.indexer.resident.server import Server
+from desk_rag.indexer.resident.unix_socket import UnixConnection
+from desk_rag.ingest.events import IndexEvent
+
+if TYPE_CHECKING:
+    from desk_rag.answering.conversation.asking import Request
+    from desk_rag.answering.events import AnswerEvent
+    from desk_rag.store.types import PurgeReport
+
+_POLL_SECONDS = 1.0
+_LEAVE_SECONDS = 2.5
+"""Seconds that the process gets to end its indexing and close the store."""
+_MOST_REPORT = 400
+
+
+def ask(
+    send: Callable[[bool, Callable[[], bool]], Iterator[AnswerEvent]],
+    stop: Callable[[], bool],
+    wait: Callable[[], bool],
+) -> Iterator[AnswerEvent]:
+    """Yield the events of another process's answer; it is asked anew, without waiting, once `wait` turns false.
+
+    `send` asks that process, which waits for files if its first argument is true, until its second holds.
+    """
+    from desk_rag.answering.events import FilesWaiting
+
+    waits = wait()
+
+    def is_hurried() -> bool:
+        return waits and not wait() and not stop()
+
+    for event in send(waits, lambda: stop() or is_hurried()):
+        if is_hurried():
+            break
+        yield event
+        waits = waits and isinstance(event, FilesWaiting)
+    if is_hurried():
+        yield from send(False, stop)
+
+
+class AttendedProcess:
+    """An engine in a process of its own; has the methods of `Attended`."""
+
+    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
+        self._settings, self._folders = settings, tuple(folders)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
+        self._sending = threading.Lock()
+        self._stopping = threading.Event()
+        self.has_ended = False
+        """True once the process has ended by itself."""
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before the start."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        """Start the process and wait until it can answer. Raises DeskRagError with what it reports."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, self._sending:
+            if self._stopping.is_set():
+                ours.close()
+                raise Cancelled("The start was stopped.")
+            self._control = ours
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "desk_rag.indexer.resident.attending", str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        report("starting")
+        assert self._process.stdin is not None
+        with self._process.stdin as stdin, suppress(BrokenPipeError):
+            stdin.write(json.dumps(_chosen(self._settings, self._folders)).encode())
+        messages = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
+        try:
+            for message in messages:
+                if "started" in message:
+                    listening = threading.Thread(target=self._hear, args=(messages, listen), name="hear", daemon=True)
+                    listening.start()
+                    return cast(Started, values.built(Started, message["started"]))
+                _tell(message, report, listen)
+            raise NoResident("")
+        except (client.ResidentEnded, NoResident) as error:
+            if self._stopping.is_set():
+                raise Cancelled("The start was stopped.") from error
+            said = f"The process that answers has ended.{self._last_words()}"
+            self.stop()
+            raise ModelError(said, remedy="Start desk-rag again; if it ends again, choose a smaller model.") from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def ask(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
+        """Yield the events of its answer. Raises NoResident before the first if it has ended; DeskRagError."""
+
+        def send(waits: bool, stop: Callable[[], bool]) -> Iterator[AnswerEvent]:
+            messages = self._messages({"do": "ask", "request": values.plain(request), "wait": waits}, stop)
+            return (values.to_event(message) for message in messages if "kind" in message)
+
+        return ask(send, stop, wait)
+
+    def prefetch(self, question: str) -> None:
+        """Bring nearer what `question` will need."""
+        self._do("prefetch", question=question)
+
+    def state(self) -> IndexingState:
+        """Return the state of the indexing."""
+        return cast(IndexingState, values.built(IndexingState, self._do("state")["state"]))
+
+    def sweep(self) -> None:
+        """Look through the folders now, if this engine indexes them."""
+        self._do("sweep")
+
+    def halt(self) -> bool:
+        """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
+        return bool(self._do("halt")["halted"])
+
+    def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
+        """Index these folders with these settings from now on, after `halt`."""
+        self._settings, self._folders = settings, tuple(folders)
+        self._do("resume", **_chosen(settings, folders))
+
+    def forget(self, path: Path, *, keep_caches: bool) -> PurgeReport:
+        """Remove what was derived from `path`, after `halt`."""
+        from desk_rag.store.types import PurgeReport
+
+        answer = self._do("forget", path=str(path), keep_caches=keep_caches)
+        return cast(PurgeReport, values.built(PurgeReport, answer["report"]))
+
+    def remove_excluded(self, paths: Iterable[Path]) -> None:
+        """Remove the documents at and below `paths`, which a rule leaves out, although indexing may be paused."""
+        self._do("remove_excluded", paths=[str(path) for path in paths])
+
+    def stop(self) -> bool:
+        """End the process. False if a step that cannot be interrupted kept it from ending by itself."""
+        self._stopping.set()
+        with self._sending:
+            control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        self._errors.close()
+        process = self._process
+        if process is None:
+            return True
+        try:
+            process.wait(_LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # every transaction is on disk
+            process.wait()
+            return False
+        return True
+
+    def _do(self, what: str, **fields: object) -> Message:
+        answer = next(self._messages({"do": what, **fields}, lambda: False), None)
+        if answer is None:
+            raise NoResident("it has ended")
+        return answer
+
+    def _messages(self, request: Message, stop: Callable[[], bool], *, poll_seconds: float = 0.05) -> Iterator[Message]:
+        """Send a request over a connection of its own and return the messages of the answer. Raises NoResident."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs, self._sending:
+                if self._control is None:
+                    raise NoResident("it has ended")
+                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+            ours.sendall(encode({**greeting(), **request}))
+        except OSError as error:
+            ours.close()
+            raise NoResident("it has ended") from error
+        except NoResident:
+            ours.close()
+            raise
+        # Importing libraries may keep it from answering for seconds; if it ends, the connection is closed.
+        return client.answer(UnixConnection(ours), stop, first_seconds=math.inf, poll_seconds=poll_seconds)
+
+    def _hear(self, messages: Iterator[Message], listen: Callable[[IndexEvent], None]) -> None:
+        with suppress(DeskRagError, NoResident):
+            for message in messages:
+                _tell(message, lambda _: None, listen)
+        self.has_ended = not self._stopping.is_set()
+
+    def _last_words(self) -> str:
+        """Return the end of what the process printed before it ended, with a space before it; '' if nothing."""
+        if self._process is not None:
+            self._process.wait()  # its end of the connection is closed
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f" {last.strip()[:_MOST_REPORT]}" if last else ""
+
+
+def _tell(message: Message, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> None:
+    if "kind" in message:
+        listen(values.to_index_event(message))
+    elif "report" in message:
+        report(str(message["report"]))
+
+
+def _chosen(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
+    absolute = values.with_absolute_paths(settings)
+    return {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
+
+
+def _choice(fields: Message) -> tuple[Settings, list[Path]]:
+    folders = cast("list[str]", fields["folders"])
+    return Settings.model_validate_json(str(fields["settings"])), [Path(folder) for folder in folders]
+
+
+# The other end ---------------------------------------------------------------------------------------------------
+
+
+class Requests:
+    """Answers the requests of the UI."""
+
+    def __init__(self, attended: Attended) -> None:
+        self._attended = attended
+
+    def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        """Answer one request. Raises DeskRagError."""
+        attended = self._attended
+        match request.get("do"):
+            case "attend":
+                yield from self._attend(stop)
+            case "ask":
+                yield from self._ask(request, stop)
+            case "state":
+                yield {"state": values.plain(attended.state())}
+            case "prefetch":
+                attended.prefetch(str(request["question"]))
+                yield {"done": True}
+            case "sweep":
+                attended.sweep()
+                yield {"done": True}
+            case "halt":
+                yield {"halted": attended.halt()}
+            case "resume":
+                attended.resume(*_choice(request))
+                yield {"done": True}
+            case "forget":
+                report = attended.forget(Path(str(request["path"])), keep_caches=bool(request["keep_caches"]))
+                yield {"report": values.plain(report)}
+            case "remove_excluded":
+                attended.remove_excluded([Path(path) for path in cast("list[str]", request["paths"])])
+                yield {"done": True}
+            case _:
+                raise NoResident("it does not know the request")
+
+    def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        from desk_rag.answering.conversation.asking import Request
+
+        question = values.built(Request, request["request"])
+        waits = bool(request["wait"])
+        yield {"asked": True}
+        yield from map(values.of_event, self._attended.ask(question, stop, lambda: waits))
+
+    def _attend(self, stop: Callable[[], bool]) -> Iterator[Message]:
+        """Start, and tell how that goes and what the indexing does, until the UI leaves."""
+        news: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
+
+        def start() -> None:
+            try:
+                started = self._attended.start(
+                    lambda text: news.put({"report": text}), lambda event: news.put(values.of_event(event))
+                )
+                news.put({"started": values.plain(started)})
+            except Exception as error:
+                news.put(error)
+
+        threading.Thread(target=start, name="start", daemon=True).start()
+        while not stop():
+            try:
+                message = news.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(message, Exception):
+                raise message
+            yield message
+
+
+def run(descriptor: int) -> None:
+    """Answer what comes through the socket `descriptor`, until the UI closes its end or a signal arrives."""
+    control = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGTERM, lambda *_: control.shutdown(socket.SHUT_RD))
+    settings, folders = _choice(json.load(sys.stdin))
+    attended = Attended(settings, folders)
+    server = Server(settings.data_dir, Requests(attended).handle)
+    while True:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        except OSError:
+            break
+        if not descriptors:
+            break
+        server.serve(UnixConnection(socket.socket(fileno=descriptors[0])))
+    attended.stop()
+    _leave()
+
+
+def _leave() -> None:
+    """End the process, even while a step that cannot be interrupted runs in another thread."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            child.kill()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    run(int(sys.argv[1]))

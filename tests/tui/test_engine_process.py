@@ -1,0 +1,264 @@
+"""The engine in a process of its own: nothing that the UI can do is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from desk_rag.answering.conversation.turns import turn_of
+from desk_rag.answering.events import Answer, AnswerMode, AnswerText, FilesWaiting, Finished, FirstToken, Retrieved
+from desk_rag.config import IdleSettings, IndexSettings, Settings
+from desk_rag.errors import DeskRagError
+from desk_rag.indexer.resident import attending, keeping
+from desk_rag.indexer.resident.attending import AttendedProcess
+from desk_rag.indexer.resident.protocol import has_unix_sockets
+from desk_rag.ingest.events import FileEvent, IndexEvent
+from desk_rag.store.store import Store
+from desk_rag.tui.backend import Freshness
+from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.library_changes import LibraryChanges
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.turns.comparison import compare
+from tests.indexer.conftest import wait_for
+from tests.tui.terminal import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_unix_sockets(), reason="needs Unix sockets")]
+Q = "What colour is the kitchen door?"
+_FILES = {
+    "house/doors.md": "# Doors\n\nThe kitchen door is painted green. The front door is painted black.\n",
+    "house/roof.txt": "The roof was repaired in May 2021. The roofer left a ladder in the garden.\n",
+    "cellar.md": "# Cellar\n\nThe cellar door has a lock.\n",
+}
+
+
+class World:
+    """A folder, its settings, and the UI's backend over both."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self.config = root / "docs", root / "config.toml"
+        for name, text in _FILES.items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text)
+        idle = IdleSettings(quiet_seconds=0, cpu_busy_percent=100, on_battery=True)
+        self.settings = Settings(data_dir=root / "data", idle=idle, index=IndexSettings(settle_seconds=0))
+        self.events: list[IndexEvent] = []
+        self.backend = self.another()
+
+    def another(self, **changes: object) -> LiveBackend:
+        return LiveBackend(Session(self.settings.model_copy(update=changes), [self.folder], self.config))
+
+    def begin(self) -> None:
+        self.backend.start(_nothing, self.events.append)
+        wait_for(self.is_warm)
+
+    def is_warm(self) -> bool:
+        status = self.backend.status()
+        return 0 < status.chunks == status.warm == status.with_vectors and status.files == len(_FILES)
+
+    def process(self) -> psutil.Process:
+        own = self.backend._own
+        assert isinstance(own, AttendedProcess)
+        return psutil.Process(own.pid)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+@pytest.fixture
+def world(root: Path) -> Iterator[World]:
+    """A data directory kept through the module, so that the model is checked once."""
+    world = World(root)
+    yield world
+    world.backend.stop()
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+def asked(backend: LiveBackend, question: str, **options: object) -> Answer:
+    last = list(backend.ask(question, lambda: False, **options))[-1]  # type: ignore[arg-type]
+    assert isinstance(last, Finished)
+    return last.answer
+
+
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_answers_follow_ups_comparison_stop_and_haste(world: World) -> None:
+    """One start for all of them."""
+    world.begin()
+    backend = world.backend
+    events = list(backend.ask(Q, lambda: False, turn=1))
+    kinds = [type(event) for event in events]
+    assert kinds.index(Retrieved) < kinds.index(FirstToken) < kinds.index(AnswerText) and kinds[-1] is Finished
+    first = events[-1].answer  # type: ignore[union-attr]
+    follow_up = asked(backend, "And the front door?", turn=2, earlier=(turn_of(first),))
+    assert follow_up.asked_as == "What colour is the front door?" and "black" in follow_up.text
+    assert [row.num_turns for row in backend.keeper.rows()] == [2]
+    assert asked(backend, "/roofer ladder").is_search
+    backend.prefetch("When was the roof repaired?")
+    done = compare(backend, Q, lambda: False, _nothing)
+    assert done.same_words and done.full.answer.mode is AnswerMode.FULL and not done.cached.answer.cold_chunks
+
+    stopping, seen = threading.Event(), []
+    for event in backend.ask(Q, stopping.is_set):
+        seen.append(event)
+        if isinstance(event, FirstToken):
+            stopping.set()
+    assert isinstance(seen[-1], Finished) and seen[-1].answer.stopped
+
+    with pytest.raises(DeskRagError, match="No indexed folder or file"):
+        asked(backend, "What is in @nowhere.md?")
+    status = backend.status()
+    assert status.writer == 0 and status.freshness is Freshness.WATCHING and backend.indexes
+    said = keeping.status(world.settings.data_dir)
+    assert said is not None and said["pid"] == world.process().pid, "it answers `ask` and a second UI as well"
+
+
+def test_events_pause_rules_and_forgetting(world: World) -> None:
+    world.begin()
+    backend, changes = world.backend, LibraryChanges(world.backend.session)
+    late = world.folder / "late.txt"
+    late.write_text("The gardener's umbrella is striped.\n")
+    wait_for(lambda: any(isinstance(event, FileEvent) and event.path == late for event in world.events))
+    assert asked(backend, "What is striped?").sources[0].path == late
+    late.unlink()
+    wait_for(world.is_warm)
+
+    backend.pause(600)
+    wait_for(lambda: backend.status().freshness is Freshness.PAUSED)
+    excluded = changes.exclude(changes.exclusion(world.folder / "house" / "doors.md", world.folder))
+    assert backend.store.document(world.folder / "house" / "doors.md") is None, "although indexing is paused"
+    backend.pause(None)
+    assert excluded.undo is not None and "no longer" in excluded.undo()
+    wait_for(world.is_warm)
+    forgotten = changes.forget(world.folder / "house", keep_caches=True)
+    assert "Forgot 2 documents" in forgotten.sentence and backend.status().files == len(_FILES) - 2
+    assert forgotten.undo is not None and "read again" in forgotten.undo()
+    wait_for(world.is_warm)
+
+
+def test_a_first_index_is_waited_for_and_can_be_hurried(root: Path, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    (tmp_path / "data").mkdir()
+    for number in range(80):
+        (world.folder / f"note {number}.md").write_text(f"Note {number}: the garden in week {number}.\n" * 300)
+    world.backend.start(_nothing, _nothing)
+    try:
+        is_waiting = threading.Event()
+        seen = []
+        for event in world.backend.ask(Q, lambda: False, wait=lambda: not is_waiting.is_set()):
+            seen.append(event)
+            if isinstance(event, FilesWaiting):
+                is_waiting.set()
+        assert isinstance(seen[-1], Finished)
+        assert sum(isinstance(event, FilesWaiting) for event in seen) <= 2
+    finally:
+        world.backend.stop()
+
+
+def test_a_second_ui_shares_the_engine_and_goes_on_without_the_first(world: World) -> None:
+    world.begin()
+    second = world.another()
+    try:
+        device = second.start(_nothing, _nothing).device
+        assert device == f"process {world.process().pid}"
+        assert "green" in asked(second, Q).text and second.status().writer == world.process().pid
+        second.pause(600)
+        wait_for(lambda: world.backend.status().freshness is Freshness.PAUSED)
+        second.pause(None)
+        assert not second.has_ended()
+        assert world.backend.stop()
+        wait_for(second.has_ended)
+        assert second.start(_nothing, _nothing).device == "CPU"
+        assert "green" in asked(second, Q).text
+        wait_for(lambda: second.indexes)
+    finally:
+        second.stop()
+    Store.open(world.settings.data_dir, world.settings.store, writer=True).close()
+
+
+def test_an_engine_that_is_killed_is_started_again_and_no_question_is_lost(world: World) -> None:
+    world.begin()
+    backend, before = world.backend, world.process()
+    before.kill()
+    wait_for(backend.has_ended)
+    again = threading.Thread(target=backend.start, args=(_nothing, _nothing))
+    answers: list[Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(asked(backend, Q)))
+    asking.start()
+    again.start()
+    asking.join(60)
+    again.join(60)
+    assert "green" in answers[0].text and world.process().pid != before.pid
+    for _ in range(2):  # an engine that ends again and again is not started for ever
+        world.process().kill()
+        wait_for(backend.has_ended)
+        with suppress(DeskRagError):
+            backend.start(_nothing, _nothing)
+    with pytest.raises(DeskRagError, match="not loaded"):
+        asked(backend, Q)
+
+
+@pytest.mark.parametrize("moment", ["starting", "loading the model", "ready"])
+def test_it_ends_with_a_ui_that_is_killed(world: World, moment: str) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from desk_rag.config import Settings\n"
+        "from desk_rag.tui.live_backend import LiveBackend; from desk_rag.tui.management.session import Session\n"
+        "b = LiveBackend(Session(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])]))\n"
+        "b.start(lambda text: print(b._own.pid, text, flush=True), lambda event: None)\n"
+        "print(b._own.pid, 'ready', 'torch' in sys.modules, flush=True); time.sleep(600)\n"
+    )
+    arguments = [sys.executable, "-c", code, world.settings.model_dump_json(), str(world.folder)]
+    ui = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert ui.stdout is not None
+    try:
+        line = next(line for line in ui.stdout if moment in line)
+        engine = psutil.Process(int(line.split()[0]))
+    finally:
+        ui.send_signal(signal.SIGKILL)
+        ui.wait()
+        ui.stdout.close()
+    assert "True" not in line, "only the other process imports torch"
+    wait_for(lambda: ended(engine), 30)
+    Store.open(world.settings.data_dir, world.settings.store, writer=True).close()
+
+
+def test_quitting_while_it_loads_ends_it(world: World) -> None:
+    loading, failures = threading.Event(), []
+
+    def start() -> None:
+        try:
+            world.backend.start(lambda text: loading.set() if "loading" in text else None, _nothing)
+        except DeskRagError as error:
+            failures.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    assert loading.wait(60)
+    process = world.process()
+    world.backend.stop()
+    assert ended(process)
+    starting.join(30)
+    assert not starting.is_alive() and failures
+
+
+def test_what_it_printed_last_is_told(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('no room for the libraries')\n")
+    monkeypatch.setattr(attending, "environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    with pytest.raises(DeskRagError, match="no room for the libraries") as raised:
+        world.backend.start(_nothing, _nothing)
+    assert raised.value.exit_code == 5 and raised.value.remedy

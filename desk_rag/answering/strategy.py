@@ -103,7 +103,19 @@ class BegunAnswer:
     first: generation.Token
     later_tokens: Iterator[generation.Token]
     timings: Timings
-    live_prefills: tuple[LivePrefill, ...]
+    live_prefills: tuple[LivePrefill, ...] = ()
+    whole: tuple[Source, ...] = ()
+    """Sources that full prefill has read."""
+
+    @property
+    def read_anew(self) -> set[ChunkId]:
+        """Chunks that were not loaded."""
+        return {source.chunk_id for source in (*self.whole, *(one.chunk.source for one in self.live_prefills))}
+
+    @property
+    def by_choice(self) -> int:
+        """Number of chunks that were not loaded although their KV is on disk."""
+        return len(self.whole) + sum(one.is_choice for one in self.live_prefills)
 
 
 class TimedRecompute:

@@ -139,7 +139,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     data.add_argument("--seed", type=int, default=5)
     data.add_argument("--write-samples", type=Path, help="write the samples as JSON lines and stop")
     how = parser.add_argument_group("how")
-    modes = "full, ..., recompute:SELECTOR:RATIO, primed, primed+recompute:SELECTOR:RATIO"
+    modes = "full, reordered, composite, parallel, ape, block, recompute:SELECTOR:RATIO, primed, primed+recompute:…"
     how.add_argument("--modes", default="full,reordered,composite,parallel", help=modes)
     how.add_argument("--selectors", default=",".join(selectors.NAMES), help="of a bare 'recompute'")
     how.add_argument("--ratios", default="0.2", help="of a bare 'recompute'")

@@ -19,7 +19,7 @@ from desk_rag.bench.answer_quality.data.sample import Sample, digest_of
 from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way
 from desk_rag.bench.answer_quality.prefill import prefill_chunks
 from desk_rag.bench.answer_quality.results_cache import Answered, Entry, Journal
-from desk_rag.bench.answer_quality.run import Item, Said, Setting, Shelved, ask, to_item
+from desk_rag.bench.answer_quality.run import NO_PREFIX, Item, Said, Setting, Shelved, ask, to_item
 from desk_rag.bench.answer_quality.score import Judge, mark
 from desk_rag.bench.answer_quality.tables import Report, to_report
 from desk_rag.bench.baselines import selectors
@@ -88,7 +88,7 @@ def evaluate(
     if not samples or not modes:
         raise ConfigError("There is nothing to measure.", remedy="Give questions and at least one mode.")
     ordered = sorted(modes, key=lambda mode: mode.way is not Way.FULL)
-    _check(ordered, auxiliary)
+    _check(ordered, auxiliary, chooser)
     if shift is None and any(mode.way is Way.ADAPTED for mode in modes):
         raise ConfigError("Adapted modes need a learned shift.", remedy="Name its file with --shift.")
     prefix = prefill_prefix(model)
@@ -204,6 +204,7 @@ def _prefilled(
     laid = [mode for mode in modes if mode.way is not Way.FULL]
     wanted = {one for mode in laid for item in items for one in setting.shelved(mode, item)}
     before = {rung.count: rung.prefix for rung in setting.ladder.variants} if setting.ladder else {0: setting.prefix}
+    before[NO_PREFIX] = PrefixKV(setting.prefix.keys[:, :, :0], setting.prefix.values[:, :, :0])
     known: dict[Shelved, QuantizedKV] = {}
     for count in sorted({count for count, _ in wanted}):
         chunks = [ids for rung, ids in wanted if rung == count]
@@ -211,8 +212,10 @@ def _prefilled(
     return known
 
 
-def _check(modes: Sequence[Mode], auxiliary: AuxiliaryModel | None) -> None:
+def _check(modes: Sequence[Mode], auxiliary: AuxiliaryModel | None, chooser: EvidenceSelector | None) -> None:
     for mode in modes:
+        if mode.way is Way.APE and chooser is not None:
+            raise ConfigError("Quotes are not chosen with APE's attention.", remedy="Add --quotes greedy.")
         if mode.way is Way.RECOMPUTE:
             selectors.check(mode.selector)
         if mode.selector.startswith("aux") and auxiliary is None:

@@ -39,9 +39,7 @@ def adapt(settings: Settings, folders: Sequence[Path], *, now: bool, undo: bool,
 
     samples = make_samples(folder_chunks(settings, folders), 0)
     if not samples:
-        raise DeskRagError(
-            "No questions could be made from the documents.", remedy="Index a folder with prose in it."
-        )
+        raise DeskRagError("No questions could be made from the documents.", remedy="Index a folder with prose in it.")
     screen = _Screen(out.Progress(sys.stderr))
     try:
         with stoppable(lambda: screen.say("stopping …")) as stop:

@@ -37,10 +37,10 @@ class PlaceShift:
     """fp32 [K, L, H, D]."""
 
     @classmethod
-    def zero(cls, layers: int, heads: int, dim: int, knots: Sequence[int] = KNOTS) -> PlaceShift:
+    def zero(cls, layers: int, heads: int, dim: int) -> PlaceShift:
         """The shift that changes nothing."""
-        shape = (len(knots), layers, heads, dim)
-        return cls(tuple(knots), torch.zeros(shape), torch.zeros(shape))
+        shape = (len(KNOTS), layers, heads, dim)
+        return cls(KNOTS, torch.zeros(shape), torch.zeros(shape))
 
     def to(self, device: torch.device) -> PlaceShift:
         """The same shift on `device`."""

@@ -98,9 +98,8 @@ def _measure(name: str, device: torch.device, options: argparse.Namespace) -> di
         "step_ms": _median(lambda: learner.step(lesson), device, options.repeat),
     }
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
-    contexts = USUAL.estimate + USUAL.steps + 2 * USUAL.judge
     # Judging runs the questions without gradients; a step counts for it, which is more.
-    whole = contexts * seconds["lesson_ms"] + USUAL.estimate * seconds["estimate_ms"]
+    whole = USUAL.contexts * seconds["lesson_ms"] + USUAL.estimate * seconds["estimate_ms"]
     whole += (USUAL.steps + 2 * USUAL.judge) * seconds["step_ms"]
     shift = PlaceShift.zero(spec.num_layers, spec.num_kv_heads, spec.head_dim)
     chunks = [quantize(prefill_chunk(model, prefix, each), scheme) for each in context().chunks]

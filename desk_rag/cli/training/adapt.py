@@ -58,17 +58,23 @@ def adapt(settings: Settings, folders: Sequence[Path], *, now: bool, undo: bool,
 def _learn(
     settings: Settings, samples: Sequence[Any], screen: _Screen, before_context: Callable[[], None]
 ) -> tuple[Outcome, int]:
+    from desk_rag.finetune.adapt.run import USUAL
     from desk_rag.finetune.adapt.run import adapt as learn
-    from desk_rag.kv.shift import KNOTS, PlaceShift
+    from desk_rag.kv.shift import PlaceShift
     from desk_rag.store import adaptations
 
     screen.say("loading the model …")
     serving = _prepared(settings, pack=False)
     top_k = settings.answer.top_k or serving.model.prompt.top_k
-    outcome = learn(serving, samples, top_k=top_k, on_progress=screen.show, before_context=before_context)
     spec = serving.model.spec
+    nothing = PlaceShift.zero(spec.num_layers, spec.num_kv_heads, spec.head_dim)
+    screen.say(
+        f"{USUAL.contexts} contexts are read twice each; what is learned takes {out.size(len(nothing.to_bytes({})))}, "
+        "caches stay as they are."
+    )
+    outcome = learn(serving, samples, top_k=top_k, on_progress=screen.show, before_context=before_context)
     # A measurement that led to nothing is stored as well: `doctor` and `models` tell it.
-    shift = outcome.shift or PlaceShift.zero(spec.num_layers, spec.num_kv_heads, spec.head_dim, knots=KNOTS[:1])
+    shift = outcome.shift or nothing
     facts = {"model": spec.name} | outcome.as_json()
     size = adaptations.write(settings.data_dir, serving.namespace, shift, facts)
     return outcome, size if outcome.shift is not None else 0
@@ -122,6 +128,7 @@ class _Screen:
 
     def __init__(self, progress: out.Progress) -> None:
         self._progress, self._last, self._reason = progress, 0.0, ""
+        self._began, self._waited, self._contexts = time.monotonic(), 0.0, 0
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -133,17 +140,20 @@ class _Screen:
 
     def waiting(self, reason: str) -> None:
         """Say once why nothing is done."""
+        self._waited += _POLL
         if reason.split(" (")[0] != self._reason:
             self._reason = reason.split(" (")[0]
             self._progress.say(f"waiting: {reason} (--now does not wait)")
 
     def show(self, event: Progress) -> None:
         """Show a context, on lines of their own every ten seconds."""
-        self._reason = ""
+        self._reason, self._contexts = "", self._contexts + 1
         if event.done in (1, event.total) or time.monotonic() - self._last > _LINE_EVERY:
             self._last = time.monotonic()
             nats = "" if event.nats is None else f", {event.nats:.4f} nats per token"
-            self._progress.say(f"{event.stage}: {event.done} of {event.total} contexts{nats}")
+            per_context = (time.monotonic() - self._began - self._waited) / self._contexts
+            left = out.duration(per_context * max(0, event.contexts - self._contexts))
+            self._progress.say(f"{event.stage}: {event.done} of {event.total} contexts{nats}; about {left} left")
 
 
 def summary(outcome: Outcome, stored: int) -> str:

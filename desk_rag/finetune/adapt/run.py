@@ -41,6 +41,11 @@ class Amounts:
     steps: int = 160
     judge: int = 32
 
+    @property
+    def contexts(self) -> int:
+        """Contexts of a whole run, which measures twice."""
+        return self.estimate + self.steps + 2 * self.judge
+
 
 USUAL = Amounts()
 
@@ -66,6 +71,8 @@ class Progress:
     stage: str
     done: int
     total: int
+    contexts: int
+    """Contexts of the whole run."""
     nats: float | None = None
 
 
@@ -117,7 +124,7 @@ def adapt(
         weight.requires_grad_(False)
     kept, held = hold_out(samples, _HELD_OUT)
     lessons = _Lessons(serving, top_k, before_context)
-    judged = _Judge(lessons, held, amounts.judge, on_progress)
+    judged = _Judge(lessons, held, amounts, on_progress)
     if not kept or judged.count < _FEWEST:
         raise DeskRagError(
             "There are too few indexed passages to learn from.", remedy="Index more prose, then run it again."
@@ -136,16 +143,16 @@ def adapt(
     learner = Learner(serving, KNOTS, amounts.steps)
     for number, lesson in enumerate(lessons.of(kept, amounts.estimate)):
         learner.collect(lesson)
-        on_progress(Progress("estimating", number + 1, amounts.estimate))
+        on_progress(Progress("estimating", number + 1, amounts.estimate, amounts.contexts))
     learner.estimate()
-    refined = _refine(learner, lessons.of(kept, amounts.steps, epoch=1), amounts.steps, on_progress)
+    refined = _refine(learner, lessons.of(kept, amounts.steps, epoch=1), amounts, on_progress)
     after = judged.gap("measuring the result", learner.shift)
     better, reason = verdict(before, after)
     return outcome(after, learner.result() if better else None, reason, refined=refined)
 
 
 def _refine(
-    learner: Learner, lessons: Iterator[Lesson], steps: int, on_progress: Callable[[Progress], None]
+    learner: Learner, lessons: Iterator[Lesson], amounts: Amounts, on_progress: Callable[[Progress], None]
 ) -> bool:
     """Take all steps; False if these weights pass no gradients on, as packed ones do."""
     for number, lesson in enumerate(lessons, start=1):
@@ -160,7 +167,7 @@ def _refine(
             if number > 1:
                 raise
             return False
-        on_progress(Progress("learning", number, steps, nats))
+        on_progress(Progress("learning", number, amounts.steps, amounts.contexts, nats))
     return True
 
 
@@ -219,10 +226,10 @@ class _Judge:
     """Measures on contexts that nothing is learned from."""
 
     def __init__(
-        self, lessons: _Lessons, held: Sequence[Sample], count: int, on_progress: Callable[[Progress], None]
+        self, lessons: _Lessons, held: Sequence[Sample], amounts: Amounts, on_progress: Callable[[Progress], None]
     ) -> None:
-        self._lessons, self._on_progress = lessons, on_progress
-        self._contexts = lessons.contexts_of(held, count) if held else []
+        self._lessons, self._on_progress, self._amounts = lessons, on_progress, amounts
+        self._contexts = lessons.contexts_of(held, amounts.judge) if held else []
 
     @property
     def count(self) -> int:
@@ -238,7 +245,7 @@ class _Judge:
                     nats.append(max(0.0, float(divergence)))
                     counts.append(count)
                     same += agreeing
-            self._on_progress(Progress(stage, done, len(self._contexts)))
+            self._on_progress(Progress(stage, done, len(self._contexts), self._amounts.contexts))
         serving = self._lessons.serving
         place = None if shift is None else PlaceShift(KNOTS, shift.keys, shift.values)
         return Gap(

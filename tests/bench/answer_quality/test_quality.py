@@ -24,6 +24,7 @@ from desk_rag.bench.quality import FULL, Coding, Mode, QualitySettings, Report, 
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefix_variants.variants import build_prefix_variants
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, AuxiliaryScores, MemoryKVStore
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
@@ -137,6 +138,18 @@ def test_primed_chunks_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fewer.row("reordered").scores["kl"] == plain.scores["kl"]
     with pytest.raises(ConfigError, match="more than rung 0"):
         evaluate(tiny(), samples(), modes, SETTINGS)
+
+
+def test_adapted_chunks_beside_plain_ones() -> None:
+    """A shift of zero is plain stitching, another one is not; without one there is nothing to measure."""
+    model, modes = tiny(), parse_modes("full,reordered,adapted")
+    zero = PlaceShift.zero(model.spec.num_layers, model.spec.num_kv_heads, model.spec.head_dim)
+    for shift in (zero, replace(zero, values=zero.values + 1.0)):
+        report = evaluate(model, samples(), modes, SETTINGS, shift=shift)
+        plain, adapted = (report.row(mode).scores["kl"].mean for mode in ("reordered", "adapted"))
+        assert (plain == adapted) is (shift is zero)
+    with pytest.raises(ConfigError, match="shift"):
+        evaluate(model, samples(), modes, SETTINGS)
 
 
 def test_uncoded_chunks_and_an_auxiliary_model() -> None:

@@ -79,7 +79,8 @@ def test_wheel_holds_the_reader_the_samples_and_no_tests(wheel: Path) -> None:
     assert "desk_rag/_assets/guides/settings.md" in names
     assert "desk_rag/bench/results/contexts.jsonl" in names, "`bench paper-model` reads it"
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not [name for name in names if {"tests", "training", "__pycache__"} & set(name.split("/"))]
+    assert not [name for name in names if {"tests", "__pycache__"} & set(name.split("/"))]
+    assert not [name for name in names if name.startswith("desk_rag/training/")]
     for folder in ("indexer", "tui"):
         sources = {f"desk_rag/{file.relative_to(ROOT).as_posix()}" for file in (ROOT / folder).rglob("*.py")}
         assert sources and sources <= set(names)

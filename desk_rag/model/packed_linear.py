@@ -133,7 +133,7 @@ class LinearGroup:
         """True if all have as many inputs, and all have a bias or none has."""
         return len({(linear.in_features, linear.bias is None) for _, linear in self.linears}) == 1
 
-    def replace(self, whole: torch.nn.Module) -> None:
+    def put_in_place(self, whole: torch.nn.Module) -> None:
         """Put one module that multiplies by all of them in their places."""
         linears = self.linears
         if len(linears) == 1:
@@ -166,7 +166,7 @@ def replace_linears(module: torch.nn.Module, pack: Pack) -> int:
     for group in linear_groups(module):
         whole = pack(group.linears) if group.is_alike else None
         if whole is not None:
-            group.replace(whole)
+            group.put_in_place(whole)
             replaced += len(group.names)
     return replaced
 

@@ -29,7 +29,7 @@ from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.keeping import environment
 from desk_rag.indexer.resident.protocol import Message, NoResident, encode, greeting
 from desk_rag.indexer.resident.server import Server
-from desk_rag.indexer.resident.unix_socket import UnixConnection
+from desk_rag.indexer.resident.transports.unix_socket import UnixConnection
 from desk_rag.ingest.events import IndexEvent
 
 if TYPE_CHECKING:

@@ -86,10 +86,10 @@ def has_unix_sockets() -> bool:
 def transport() -> Transport:
     """Return the way of this system: a Unix socket, or a named pipe where there are none (Windows)."""
     if has_unix_sockets():
-        from desk_rag.indexer.resident import unix_socket
+        from desk_rag.indexer.resident.transports import unix_socket
 
         return unix_socket
-    from desk_rag.indexer.resident import named_pipe
+    from desk_rag.indexer.resident.transports import named_pipe
 
     return named_pipe
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from desk_rag.cli import main
-from desk_rag.indexer.resident import unix_socket
+from desk_rag.indexer.resident.transports import unix_socket
 from tests.cli.test_main import ROOT, Ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="uses signals and Unix sockets")]

@@ -96,7 +96,7 @@ class MatrixPlacer:
         biases = [self._biases.pop(name) for name in names if name in self._biases]
         codes, scales = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pairs, strict=True))
         linear = int4_linear.Int4Linear if self._has_4_bits(group) else int8_linear.Int8Linear
-        group.replace(linear(codes, scales, torch.cat(biases) if biases else None))
+        group.put_in_place(linear(codes, scales, torch.cat(biases) if biases else None))
 
     def _has_4_bits(self, group: LinearGroup) -> bool:
         is_head = any(linear is self._head for _, linear in group.linears)

@@ -19,9 +19,10 @@ import pytest
 
 from desk_rag.config import StoreSettings
 from desk_rag.errors import StoreFull
-from desk_rag.indexer.resident import client, protocol, unix_socket
+from desk_rag.indexer.resident import client, protocol
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.indexer.resident.server import Server
+from desk_rag.indexer.resident.transports import unix_socket
 from desk_rag.store import ownership
 from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.store import Store

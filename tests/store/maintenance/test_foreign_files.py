@@ -326,7 +326,7 @@ def test_nothing_else_removes_or_renames_by_path() -> None:
     allowed = {
         "desk_rag/store/catalog/database.py": "path.touch(",  # the catalog, in a directory that was checked
         "desk_rag/finetune/export.py": ".write_text(",  # into the directory made for this export
-        "indexer/resident/unix_socket.py": "Path(path).chmod(",  # the socket that this process has just bound
+        "indexer/resident/transports/unix_socket.py": "Path(path).chmod(",  # the socket that it has just bound
         "desk_rag/settings_file.py": "Path(name)",  # a temporary file beside the user's settings file
     }
     left = [

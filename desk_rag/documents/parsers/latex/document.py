@@ -1,6 +1,6 @@
 """Parse LaTeX (.tex): sections, paragraphs, items and tables as words, with line numbers, without the preamble.
 
-Macros that the file defines are written out. What \input and \include name are files of their own.
+Macros that the file defines are written out. What \\input and \\include name are files of their own.
 """
 
 from __future__ import annotations

@@ -215,15 +215,15 @@ def test_a_title_that_is_the_text_is_evidence(text: str) -> None:
 
 
 def test_yes_or_no_is_doubtful_where_another_passage_speaks_of_what_is_asked(embedder: Embedder) -> None:
-    keys = source(1, "The program refuses keys that terminals do not send, and says so.")
-    privacy = source(2, "No network is used. Nothing is sent, and there is no account.")
-    quote = cite(1, "The program refuses keys that terminals do not send, and says so.")
-    question = "Does the program send anything over the network?"
-    assert verify_answer(question, [quote], [], [keys, privacy], embedder).probability <= 0.3
-    assert verify_answer(question, [quote], [], [keys], embedder) == verify_answer(
-        question, [quote], [], [keys, keys], embedder
+    summer = source(1, "The ferry takes passengers that carry dogs on a lead.")
+    winter = source(2, "In winter there is no boat on Sundays. Passengers wait for Monday.")
+    quote = cite(1, "The ferry takes passengers that carry dogs on a lead.")
+    question = "Does the ferry take passengers on Sundays?"
+    assert verify_answer(question, [quote], [], [summer, winter], embedder).probability <= 0.3
+    assert verify_answer(question, [quote], [], [summer], embedder) == verify_answer(
+        question, [quote], [], [summer, summer], embedder
     )
-    other = "Which keys does the program send over the network?"
-    assert verify_answer(other, [quote], [], [keys, privacy], embedder) == verify_answer(
-        other, [quote], [], [keys], embedder
+    other = "Which passengers does the ferry take on Sundays?"
+    assert verify_answer(other, [quote], [], [summer, winter], embedder) == verify_answer(
+        other, [quote], [], [summer], embedder
     )

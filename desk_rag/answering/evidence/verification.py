@@ -180,7 +180,7 @@ def _is_looked_up(question: str, citation: Citation, sources: Sequence[Source]) 
 def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]) -> bool:
     """True if a question for yes or no has a word that other passages have, and the quoted one has not.
 
-    'Does it send anything over the network?' is not answered by a passage that speaks of no network.
+    'Does the ferry sail on Sundays?' is not answered by a passage that speaks of no Sunday.
     """
     if not asks_whether(question):
         return False

@@ -29,11 +29,14 @@ _COMPARED = 16
 _FACTORS = {Fit.STATED: 1.0, Fit.NEARBY: 1.0, Fit.MISSING: 0.5, Fit.OTHER: 0.35}
 """Share of its fused score that a chunk keeps for each requirement; see bench/LOG.md, "Requirements of a question"."""
 _OF_CODE, _OF_TESTS = 0.6, 0.4
-"""The same for code and tests where the question is in plain words; see "A repository as a folder" in bench/LOG.md."""
+"""The same for code and tests where the question is in plain words; tests count as code where it names code.
+
+See "A repository as a folder" in bench/LOG.md."""
 _DEFINES_AMONG = 60
 """Chunks among which one with a definition is looked for, where the question asks what something is."""
 _NO_DEFINITION = 0.35
 """Share of its score that a chunk keeps that does not say what the thing is."""
+_ASKS_TESTS = re.compile(r"\b(?:tests?|tested|specs?)\b|test_", re.I)
 _TESTS = frozenset({"test", "tests", "spec", "specs", "testing"})
 
 
@@ -69,7 +72,10 @@ def of_form(question: str, chunk: RetrievedChunk) -> float:
 
 def _of_origin(question: str, chunk: RetrievedChunk) -> float:
     path = chunk.passage.path
-    if format_of_name(path.name) is not Format.CODE or names_code(question):
+    if format_of_name(path.name) is not Format.CODE:
         return 1.0
     words = {word for part in path.parts[-3:] for word in re.split(r"[\W_]+", part.lower())}
-    return _OF_TESTS if words & _TESTS else _OF_CODE
+    is_test = bool(words & _TESTS)
+    if names_code(question):
+        return _OF_CODE if is_test and not _ASKS_TESTS.search(question) else 1.0
+    return _OF_TESTS if is_test else _OF_CODE

@@ -92,8 +92,8 @@ def test_who_somebody_is_is_not_said_by_another_name() -> None:
 
 
 def test_a_number_of_other_things_is_no_size() -> None:
-    quote = "Language model (500 million tokens, 7 epochs, 30 pages)"
-    assert misfit("How large is the language model?", "7", quote).endswith("“7” is a number of epochs")
+    quote = "Collection (500 thousand stamps, 7 albums, 30 pages)"
+    assert misfit("How large is the collection?", "7", quote).endswith("“7” is a number of albums")
     assert not misfit("How long is it?", "30", quote)
-    assert not misfit("How large is it?", "500 million tokens", quote)
-    assert not misfit("How many epochs?", "7", quote)
+    assert not misfit("How large is it?", "500 thousand stamps", quote)
+    assert not misfit("How many albums?", "7", quote)

@@ -7,7 +7,6 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import os
 import sys
@@ -19,7 +18,7 @@ import typer
 
 from desk_rag import __version__
 from desk_rag.cli import help, signals
-from desk_rag.cli.arguments.group import Commands, ReaderLeft
+from desk_rag.cli.arguments.group import NO_ROOM, Commands, ReaderLeft, output_has_no_room
 from desk_rag.cli.arguments.options import (
     OWN_OPTIONS,
     Attention,
@@ -44,7 +43,6 @@ _EPILOG = (
     f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 )
 _DEBUG = "DESK_RAG_TRACEBACK"
-_NO_ROOM = f"The output could not be written: {os.strerror(errno.ENOSPC)}."
 
 app = typer.Typer(
     cls=Commands,
@@ -72,7 +70,8 @@ def _globals(
     ] = None,
     adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[
-        Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU.")
+        Literal["none", "nf4", "int8", "int4"] | None,
+        typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU, int4 is for CPUs."),
     ] = None,
     rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Cache variants, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
@@ -121,6 +120,7 @@ def index(
     folders: OptionalFolders = None,
     no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read.")] = False,
+    ray: Annotated[str, typer.Option(metavar="ADDRESS", help="Fill caches on this Ray cluster, or 'local'.")] = "",
     as_json: Json = False,
 ) -> None:
     """Read what changed in FOLDERS; single files may be named, too.
@@ -129,8 +129,8 @@ def index(
     """
     from desk_rag.cli import work
 
-    settings, settings_file = settings_of(ctx), ctx.obj.config
-    code = work.index(settings, folders or [], settings_file, warm=not no_kv, dry_run=dry_run, as_json=as_json)
+    settings, file = settings_of(ctx), ctx.obj.config
+    code = work.index(settings, folders or [], file, warm=not no_kv, dry_run=dry_run, as_json=as_json, ray=ray)
     raise typer.Exit(code)
 
 
@@ -276,9 +276,30 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
     """Teach a model to read separately cached passages."""
-    from desk_rag.cli import finetune as cli_finetune
+    from desk_rag.cli.training import finetune as cli_finetune
 
     raise typer.Exit(cli_finetune.finetune(settings_of(ctx), ctx.args))
+
+
+@app.command()
+def adapt(
+    ctx: typer.Context,
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", "-f", metavar="FOLDER", help="Learn from there only.", readable=False),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait until the computer is idle.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Forget what was learned for this model.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make up for what separately cached passages cost a model.
+
+    For models other than the embedded one. Learns from indexed text while the computer is idle, measures before and
+    after, and keeps the result only if answers come nearer to full prefill's. Caches stay as they are.
+    """
+    from desk_rag.cli.training import adapt as cli_adapt
+
+    raise typer.Exit(cli_adapt.adapt(settings_of(ctx), folder or [], now=now, undo=undo, as_json=as_json))
 
 
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)
@@ -314,9 +335,9 @@ def main(argv: Sequence[str] | None = None, early: EarlyQuestion | None = None) 
         # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if not _is_no_room_for_output(error):
+        if not output_has_no_room(error):
             raise
-        code = _failed(_NO_ROOM, 1)
+        code = _failed(NO_ROOM, 1)
     if argv is None:
         gc.freeze()  # the process ends now; looking through all objects of the libraries takes up to a second
     return code
@@ -330,8 +351,8 @@ def _run(argv: Sequence[str], early: EarlyQuestion | None) -> int:
     except (BrokenPipeError, ReaderLeft):
         raise
     except Exception as error:
-        if _is_no_room_for_output(error):
-            return _failed(_NO_ROOM, 1)
+        if output_has_no_room(error):
+            return _failed(NO_ROOM, 1)
         user_error = told_to_user(error)
         if user_error is not None:
             return _failed(str(user_error), user_error.exit_code)
@@ -340,19 +361,6 @@ def _run(argv: Sequence[str], early: EarlyQuestion | None) -> int:
         remedy = f"This is a bug in desk-rag. Run the command again with {_DEBUG}=1 and report what it prints."
         return _failed(f"Internal error: {type(error).__name__}: {error}\n  {remedy}", 1)
     return 0
-
-
-def _is_no_room_for_output(error: Exception) -> bool:
-    """Return whether standard output had no room, and not desk-rag's drive; what waits there is given up."""
-    if not isinstance(error, OSError) or error.errno != errno.ENOSPC:
-        return False
-    try:
-        sys.stdout.flush()  # what could not be written waits there still
-    except OSError as failure:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return failure.errno == errno.ENOSPC
-    return False
 
 
 def route(argv: Sequence[str]) -> list[str]:

@@ -15,12 +15,14 @@ import pytest
 from desk_rag.cli import main
 from desk_rag.cli.folders.pausing import seconds_of
 from desk_rag.cli.output import Progress
-from desk_rag.config import StoreSettings
+from desk_rag.config import Settings, StoreSettings
 from desk_rag.documents.status import IndexStage
 from desk_rag.indexer.once import Published
 from desk_rag.ingest.events import StageProgress
 from desk_rag.store.store import Store
 from desk_rag.store.types import DocumentRow
+from desk_rag.tui.management.library import Library
+from desk_rag.tui.management.session import Session
 
 
 class Desk:
@@ -83,6 +85,14 @@ def test_a_dry_run_after_changes_names_them(desk: Desk) -> None:
     assert (report["unchanged"], report["failed"]) == (0, 1)
     assert report["not_read"] == {"files": 1, "kinds": {"images": 1}}
     assert desk.documents() == before
+
+
+def test_a_folder_inside_an_indexed_one_is_not_counted_twice(desk: Desk) -> None:
+    desk.index()
+    assert desk.run("index", str(desk.docs / "house"), "--no-kv")[0] == 0
+    assert f"{desk.docs / 'house'} (counted in {desk.docs}): 1 file, 1 chunk\n" in desk.run("ls")[1]
+    library = Library(Session(Settings(data_dir=desk.data), [desk.docs]))
+    assert (library.summary(None).indexed, library.summary(None).failed) == (2, 1)
 
 
 def test_ls_names_folders_and_files_with_their_state(desk: Desk) -> None:

@@ -144,7 +144,7 @@ def _about(seconds: float) -> str:
 
 def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
     """Print what `index` would do with these folders, changing nothing."""
-    from desk_rag.ingest.preview import changes
+    from desk_rag.ingest.preview import changes, giant_line
 
     if exists(settings):
         with open_store(settings, writer=False) as store:
@@ -179,5 +179,7 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
             f"meaning after {_about(cost.seconds_to_meaning)}, caches in {_about(cost.seconds_to_warm)} more; "
             f"{out.size(cost.index_bytes)} for the index, {out.size(cost.kv_bytes)} for the caches."
         )
+    if would_do.giant is not None:
+        lines.append(f"{giant_line(would_do.giant)}.")
     print_lines(lines)
     return 0

@@ -7,7 +7,6 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import os
 import sys
@@ -19,7 +18,7 @@ import typer
 
 from desk_rag import __version__
 from desk_rag.cli import help, signals
-from desk_rag.cli.arguments.group import Commands, ReaderLeft
+from desk_rag.cli.arguments.group import NO_ROOM, Commands, ReaderLeft, output_has_no_room
 from desk_rag.cli.arguments.options import (
     OWN_OPTIONS,
     Attention,
@@ -45,7 +44,6 @@ _EPILOG = (
     f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 )
 _DEBUG = "DESK_RAG_TRACEBACK"
-_NO_ROOM = f"The output could not be written: {os.strerror(errno.ENOSPC)}."
 
 app = typer.Typer(
     cls=Commands,
@@ -132,10 +130,8 @@ def index(
     """
     from desk_rag.cli import work
 
-    settings, settings_file = settings_of(ctx), ctx.obj.config
-    code = work.index(
-        settings, folders or [], settings_file, warm=not no_kv, dry_run=dry_run, as_json=as_json, ray=ray
-    )
+    settings, file = settings_of(ctx), ctx.obj.config
+    code = work.index(settings, folders or [], file, warm=not no_kv, dry_run=dry_run, as_json=as_json, ray=ray)
     raise typer.Exit(code)
 
 
@@ -314,9 +310,9 @@ def main(argv: Sequence[str] | None = None, early: EarlyQuestion | None = None) 
         # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if not _is_no_room_for_output(error):
+        if not output_has_no_room(error):
             raise
-        code = _failed(_NO_ROOM, 1)
+        code = _failed(NO_ROOM, 1)
     if argv is None:
         gc.freeze()  # the process ends now; looking through all objects of the libraries takes up to a second
     return code
@@ -330,8 +326,8 @@ def _run(argv: Sequence[str], early: EarlyQuestion | None) -> int:
     except (BrokenPipeError, ReaderLeft):
         raise
     except Exception as error:
-        if _is_no_room_for_output(error):
-            return _failed(_NO_ROOM, 1)
+        if output_has_no_room(error):
+            return _failed(NO_ROOM, 1)
         user_error = told_to_user(error)
         if user_error is not None:
             return _failed(str(user_error), user_error.exit_code)
@@ -340,19 +336,6 @@ def _run(argv: Sequence[str], early: EarlyQuestion | None) -> int:
         remedy = f"This is a bug in desk-rag. Run the command again with {_DEBUG}=1 and report what it prints."
         return _failed(f"Internal error: {type(error).__name__}: {error}\n  {remedy}", 1)
     return 0
-
-
-def _is_no_room_for_output(error: Exception) -> bool:
-    """Return whether standard output had no room, and not desk-rag's drive; what waits there is given up."""
-    if not isinstance(error, OSError) or error.errno != errno.ENOSPC:
-        return False
-    try:
-        sys.stdout.flush()  # what could not be written waits there still
-    except OSError as failure:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return failure.errno == errno.ENOSPC
-    return False
 
 
 def route(argv: Sequence[str]) -> list[str]:

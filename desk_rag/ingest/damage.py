@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from desk_rag.config import IndexSettings
 from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreError, catalog_lost
+from desk_rag.ingest import freshness
 
 if TYPE_CHECKING:
     from desk_rag.model.prompt import PromptFormat
@@ -72,6 +73,8 @@ def gaps(store: Store, under: Sequence[Path]) -> list[Gap]:
             why = f" ({run.reason})" if run.reason else ""
             remedy = "desk-rag index FOLDER" if run.root is None else f"desk-rag index {run.root}"
             sentence = f"The index{of} is not complete since {since}{why}"
+            if not run.reason and freshness.is_reading(store):
+                sentence, remedy = f"The index{of} is still being made", "ask again once that is done."
             known.append(Gap(sentence, remedy, is_open_run=not run.reason))
     return list(dict.fromkeys(known))
 

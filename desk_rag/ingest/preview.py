@@ -17,6 +17,7 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
 from desk_rag.documents.formats import Format
+from desk_rag.documents.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
@@ -51,6 +52,8 @@ _SECONDS_PER_CACHE = 0.08
 """Rates of the embedded reader on two CPU cores, without a GPU."""
 _INDEX_BYTES_PER_TEXT_BYTE = 5
 _MOST_KINDS = 6
+_GIANT_BYTES = 1 << 20
+"""Text that a file holds at least to be named because most of the text is in it."""
 
 
 class Verdict(Enum):
@@ -155,6 +158,31 @@ def text_in(file: JudgedFile, settings: IndexSettings) -> int:
     return int(min(file.size * share, settings.max_text_mib * 1024 * 1024))
 
 
+class _LargestText:
+    """Finds the file with the most text among those that would be read, and sums up."""
+
+    def __init__(self, settings: IndexSettings) -> None:
+        self.total, self._settings = 0, settings
+        self._path, self._most = Path(), 0
+
+    def add(self, file: JudgedFile) -> None:
+        text = text_in(file, self._settings) if file.size else 0
+        self.total += text
+        if text > self._most:
+            self._path, self._most = file.path, text
+
+    @property
+    def giant(self) -> Path | None:
+        """The file, if most of the text stands in it and takes a while."""
+        return self._path if self._most >= _GIANT_BYTES and self._most > self.total / 2 else None
+
+
+def giant_line(path: Path) -> str:
+    """Return which file costs more than all others, and how to leave it out."""
+    rule = pattern_of(path, is_folder=False)
+    return f'{path.name} is more than half of the text; `exclude = ["{rule}"]` under [index] leaves it out'
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Files that a run over some folders would find."""
@@ -168,6 +196,8 @@ class Changes:
     estimate: IndexEstimate
     """Cost of reading the new and the changed files."""
     left_out: UnreadFiles
+    giant: Path | None = None
+    """A file with most of the text that would be read."""
 
     @property
     def files(self) -> int:
@@ -179,14 +209,14 @@ def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings)
     """Compare the folders with the catalog, if there is one. Raises StoreError."""
     paths: dict[Verdict, list[Path]] = {Verdict.NEW: [], Verdict.CHANGED: [], Verdict.GONE: []}
     counts, kinds = Counter[Verdict](), Counter[str]()
-    size, text_bytes = 0, 0
+    size, text = 0, _LargestText(settings)
     for file in compare(roots, settings, store):
         if file.verdict in paths:
             paths[file.verdict].append(file.path)
         counts[file.verdict] += 1
         kinds[file.kind] += file.verdict is Verdict.LEFT_OUT
         size += file.size
-        text_bytes += text_in(file, settings) if file.size else 0
+        text.add(file)
     return Changes(
         new=tuple(paths[Verdict.NEW]),
         changed=tuple(paths[Verdict.CHANGED]),
@@ -194,8 +224,9 @@ def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings)
         unchanged=counts[Verdict.UNCHANGED],
         failed=counts[Verdict.FAILED],
         bytes_to_read=size,
-        estimate=IndexEstimate(counts[Verdict.NEW] + counts[Verdict.CHANGED], text_bytes),
+        estimate=IndexEstimate(counts[Verdict.NEW] + counts[Verdict.CHANGED], text.total),
         left_out=UnreadFiles(kinds.total(), tuple((+kinds).most_common())),
+        giant=text.giant,
     )
 
 
@@ -215,6 +246,8 @@ class FolderPreview:
     """Groups and numbers of files and folders that would not be read, the largest number first."""
     unreadable: int
     """Files and folders without permission to read them."""
+    giant: Path | None = None
+    """A file with most of the text that would be read."""
     complete: bool = True
     """False if the preview was ended early, so that there may be more."""
 
@@ -262,7 +295,7 @@ def preview(
     """
     check_root(folder)
     kinds, left_out = Counter[str](), Counter[str]()
-    size, text_bytes, stopped = 0, 0, False
+    size, text, stopped = 0, _LargestText(settings), False
     for seen, file in enumerate(compare([folder], settings, stop=stop), 1):
         if seen % 500 == 0:
             report(seen)
@@ -274,15 +307,16 @@ def preview(
         else:
             kinds[file.path.suffix.lower().removeprefix(".") or "without suffix"] += 1
             size += file.size
-            text_bytes += text_in(file, settings)
+            text.add(file)
     unreadable = left_out.pop(UNREADABLE, 0)
     return FolderPreview(
         folder,
         kinds.total(),
         size,
-        IndexEstimate(kinds.total(), text_bytes),
+        IndexEstimate(kinds.total(), text.total),
         tuple(kinds.most_common()),
         tuple(left_out.most_common()),
         unreadable,
+        text.giant,
         complete=not stopped and not stop(),
     )

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,16 @@ import pytest
 from desk_rag.cli import main
 from desk_rag.cli.folders.pausing import seconds_of
 from desk_rag.cli.output import Progress
-from desk_rag.config import StoreSettings
+from desk_rag.config import IndexSettings, Settings, StoreSettings
 from desk_rag.documents.status import IndexStage
 from desk_rag.indexer.once import Published
+from desk_rag.ingest.damage import notices
 from desk_rag.ingest.events import StageProgress
+from desk_rag.ingest.preview import preview
 from desk_rag.store.store import Store
 from desk_rag.store.types import DocumentRow
+from desk_rag.tui.management.library import Library
+from desk_rag.tui.management.session import Session
 
 
 class Desk:
@@ -83,6 +88,37 @@ def test_a_dry_run_after_changes_names_them(desk: Desk) -> None:
     assert (report["unchanged"], report["failed"]) == (0, 1)
     assert report["not_read"] == {"files": 1, "kinds": {"images": 1}}
     assert desk.documents() == before
+
+
+def test_a_file_with_most_of_the_text_is_named_before_it_is_read(desk: Desk) -> None:
+    assert "more than half" not in desk.run("index", str(desk.docs), "--dry-run")[1]
+    (desk.docs / "server.log").write_text("12:00 GET /index.html 200\n" * 60_000)
+    out = desk.run("index", str(desk.docs), "--dry-run")[1]
+    rule = f"{desk.docs}/server.log"
+    assert f'server.log is more than half of the text; `exclude = ["{rule}"]` under [index] leaves it out.' in out
+    assert preview(desk.docs, IndexSettings()).giant == desk.docs / "server.log"
+    assert preview(desk.docs, IndexSettings(exclude=(rule,))).giant is None
+
+
+def test_an_answer_while_files_are_read_says_to_ask_again_and_not_to_index(desk: Desk) -> None:
+    desk.index()
+    with Store.open(desk.data, StoreSettings(reserve_gib=0), writer=True) as store:
+        store.begin_run(desk.docs)
+        assert "desk-rag index" in notices(store, (), ())[0]
+        Published(Progress(io.StringIO()), store)
+        activity = store.activity()
+        assert activity is not None
+        store.publish_activity(replace(activity, stage=IndexStage.WORDS, done=17, total=115))
+        (notice,) = notices(store, (), ())
+    assert notice == f"The index of {desk.docs} is still being made: ask again once that is done."
+
+
+def test_a_folder_inside_an_indexed_one_is_not_counted_twice(desk: Desk) -> None:
+    desk.index()
+    assert desk.run("index", str(desk.docs / "house"), "--no-kv")[0] == 0
+    assert f"{desk.docs / 'house'} (counted in {desk.docs}): 1 file, 1 chunk\n" in desk.run("ls")[1]
+    library = Library(Session(Settings(data_dir=desk.data), [desk.docs]))
+    assert (library.summary(None).indexed, library.summary(None).failed) == (2, 1)
 
 
 def test_ls_names_folders_and_files_with_their_state(desk: Desk) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from desk_rag.config import IndexSettings
@@ -67,7 +67,8 @@ def test_names_of_secrets_are_left_out_and_ordinary_names_are_not(tmp_path: Path
         assert isinstance(verdict, LeftOut) and verdict.reason.startswith("secret: "), name
 
 
-@given(st.sampled_from(SECRET_NAMES.split()), st.randoms(use_true_random=False))
+@settings(deadline=None)  # on a busy machine, files take their time
+@given(st.sampled_from([*SECRET_NAMES.split(), *SPACED_SECRET_NAMES]), st.randoms(use_true_random=False))
 def test_a_secret_name_is_one_in_any_case_and_any_folder(name: str, chance: random.Random) -> None:
     spelled = "".join(chance.choice((letter.lower(), letter.upper())) for letter in name)
     with tempfile.TemporaryDirectory() as desk:

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from desk_rag.answering.events import READ_BY_WORDS, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
 from desk_rag.documents.status import IndexStage
-from desk_rag.errors import Cancelled, ModelNotFound, StoreError
+from desk_rag.errors import Cancelled, ConfigError, ModelNotFound, StoreError
 from desk_rag.ingest.events import RootAbsent, StageProgress
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.tui.app import DeskRagApp
@@ -445,3 +445,13 @@ async def test_preview_leaves_out_a_title_line_that_repeats_the_heading(running:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))
         assert text_of(pilot.app, "#chunk") == "The body."
+
+
+async def test_what_was_typed_is_not_logged_where_a_name_is_unknown(
+    running: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = ScriptedBackend({"what about @sofia?": [ConfigError("No indexed folder or file is called sofia.")]})
+    async with running(backend) as pilot:
+        await ask(pilot, "what about @sofia?")
+        await until(pilot, lambda: "is called sofia" in screen_text(pilot.app))
+    assert "an answer failed: ConfigError" in caplog.text and "sofia" not in caplog.text

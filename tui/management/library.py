@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.conversation.scope import outermost
 from desk_rag.documents.status import FileState
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.explanation import Explanation, explain, is_as_read
@@ -180,7 +181,7 @@ class Library:
         store = self._session.store()
         if store is None:
             return Summary()
-        under = [folder] if folder is not None else self.roots()
+        under = [folder] if folder is not None else outermost(self.roots())
         counts = [store.listing.count(one) for one in under]
         skipped = skipped_files(store, under)
         return Summary(

@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from desk_rag.ingest.preview import FolderPreview, IndexEstimate
+from desk_rag.ingest.preview import FolderPreview, IndexEstimate, giant_line
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.models import ModelChoice
@@ -247,6 +247,7 @@ def _described(preview: FolderPreview, free: int, room: int, name: str, file: Pa
     lines = [
         _row("will read", f"{count(preview.files, 'file')}, {gib(preview.size)}   {preview.kinds_line}"),
         *_not_read(preview),
+        *([_row("large", giant_line(preview.giant), style="$warning")] if preview.giant else []),
         Content(""),
         _row("model", model),
         _row("", f"{model_key} shows the models on this computer, and which of them fit"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textual.message import Message
 
 from desk_rag.answering.events import AnswerText
-from desk_rag.errors import Cancelled
+from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend
 from desk_rag.tui.turns.comparison import compare
@@ -43,7 +43,10 @@ class Asking:
         except Cancelled:
             _LOG.info("an answer was stopped")
         except Exception as error:
-            _LOG.exception("an answer failed")
+            if isinstance(error, DeskRagError):  # its message may hold what was typed
+                _LOG.warning("an answer failed: %s", type(error).__name__)
+            else:
+                _LOG.exception("an answer failed")
             self.tell(m.AnswerFailed(turn, m.Problem.of(error)))
         finally:
             self.tell(m.AnswerOver(turn))

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from typer.core import TyperGroup
 
 from desk_rag.errors import Cancelled
 
+NO_ROOM = f"The output could not be written: {os.strerror(errno.ENOSPC)}."
+
 
 class ReaderLeft(Exception):
     """The program that read our output has ended."""
+
+
+def output_has_no_room(error: Exception) -> bool:
+    """Return whether standard output had no room, and not desk-rag's drive; what waits there is given up."""
+    if not isinstance(error, OSError) or error.errno != errno.ENOSPC:
+        return False
+    try:
+        sys.stdout.flush()  # what could not be written waits there still
+    except OSError as failure:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failure.errno == errno.ENOSPC
+    return False
 
 
 class Commands(TyperGroup):

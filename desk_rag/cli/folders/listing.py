@@ -46,13 +46,15 @@ def ls(settings: Settings, folder: Path | None, *, as_json: bool) -> int:
 def _folders(store: Store, settings: Settings) -> list[dict[str, object]]:
     absent = {away.path: away.reason for away in absent_folders(store)}
     entries: list[dict[str, object]] = []
-    for root in store.volumes.roots():
+    roots = store.volumes.roots()
+    for root in roots:
         counts = store.counts(under=[root])
         backlog = freshness.look(store, [root], settings.index, seconds=_LOOK_SECONDS)
         left_out = unread.skipped_files(store, [root])
         entries.append(
             {
                 "path": str(root),
+                "inside": str(next((other for other in roots if other in root.parents), "")),
                 "absent": absent.get(root, ""),
                 "files": counts.files,
                 "chunks": counts.chunks,
@@ -63,7 +65,6 @@ def _folders(store: Store, settings: Settings) -> list[dict[str, object]]:
                 "complete": backlog.complete,
             }
         )
-    roots = store.volumes.roots()
     single = [row for row in store.documents() if not any(root in row.path.parents for root in roots)]
     entries += [_single_file(row) for row in single if row.state is FileState.INDEXED]
     return entries
@@ -74,7 +75,7 @@ def _single_file(row: DocumentRow) -> dict[str, object]:
     left_out = out.unread_json(unread.UnreadFiles(0, ()))
     counts: dict[str, object] = {"files": 1, "chunks": row.num_chunks, "failed": 0, "left_out": left_out}
     absent = "" if row.path.exists() else "the file is gone"
-    return {"path": str(row.path), "absent": absent, **counts, "new": 0, "changed": 0, "complete": True}
+    return {"path": str(row.path), "inside": "", "absent": absent, **counts, "new": 0, "changed": 0, "complete": True}
 
 
 def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, object]]:
@@ -124,7 +125,8 @@ def _folder_line(entry: dict[str, object]) -> str:
     parts += [f"{counts[key]:,} {word}" for key, word in words.items() if counts[key]]
     parts += [] if entry["complete"] else ["not looked through to the end"]
     away = [clean(str(entry["absent"]), single_line=True)] if entry["absent"] else []
-    return f"{shown_path(Path(str(entry['path'])))}: {'; '.join([*parts, *away])}"
+    inside = f" (counted in {shown_path(Path(str(entry['inside'])))})" if entry.get("inside") else ""
+    return f"{shown_path(Path(str(entry['path'])))}{inside}: {'; '.join([*parts, *away])}"
 
 
 def _file_line(entry: dict[str, object]) -> str:
@@ -142,7 +144,7 @@ def _about(seconds: float) -> str:
 
 def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
     """Print what `index` would do with these folders, changing nothing."""
-    from desk_rag.ingest.preview import changes
+    from desk_rag.ingest.preview import changes, giant_line
 
     if exists(settings):
         with open_store(settings, writer=False) as store:
@@ -177,5 +179,7 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
             f"meaning after {_about(cost.seconds_to_meaning)}, caches in {_about(cost.seconds_to_warm)} more; "
             f"{out.size(cost.index_bytes)} for the index, {out.size(cost.kv_bytes)} for the caches."
         )
+    if would_do.giant is not None:
+        lines.append(f"{giant_line(would_do.giant)}.")
     print_lines(lines)
     return 0

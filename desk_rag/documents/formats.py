@@ -155,6 +155,8 @@ _MESSAGE_HEADERS = re.compile(rb"(?:" + _HEADER + rb"){3}")
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_MAILBOX_NAMES = frozenset({"inbox", "sent", "drafts", "templates", "archives", "junk", "trash"})
+"""Names of Thunderbird's mailboxes, which have no ending."""
 _IN_MAILDIR = re.compile(r"\d{9,}\.[^.]+\.")
 """Beginning of the name of a message in a Maildir: a time, an id, a machine."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
@@ -176,6 +178,8 @@ def readable_in_part(name: str) -> bool:
 def place_units(name: str) -> PlaceUnits:
     """Return the names of places in a file of this name."""
     promised = format_of_name(name) or (Format.MAIL if _IN_MAILDIR.match(name) else None)
+    if promised is None and name.lower() in _MAILBOX_NAMES:
+        promised = Format.MAILBOX
     return PlaceUnits() if promised is None else _PLACE_UNITS.get(promised, PlaceUnits())
 
 

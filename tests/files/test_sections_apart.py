@@ -71,3 +71,11 @@ def test_every_message_of_a_mailbox_has_its_own_chunk_and_place(tmp_path: Path) 
         "Ana Novak, 1 May 2025: Boiler", "Ana Novak, 2 May 2025: Key", "Ana Novak, 3 May 2025: Dog"]  # fmt: skip
     assert place(document, parts[0]) == "Ana Novak, 1 May 2025: Boiler"
     assert document.title == ""
+
+
+def test_a_message_in_a_mailbox_of_thunderbird_is_named_by_its_sender(tmp_path: Path) -> None:
+    sent = "From - Tue Jun 02 10:11:12 2026\nX-Mozilla-Status: 0001\nFrom: Ida <i@x.org>\nSubject: Heating\nDate: "
+    (tmp_path / "Sent").write_text(f"{sent}Tue, 2 Jun 2026 10:11:12 +0200\n\nThe radiator is cold.\n")
+    document = parse(tmp_path / "Sent", _SETTINGS)
+    (chunk,) = chunks(document)
+    assert place(document, chunk) == "Ida, 2 June 2026: Heating"

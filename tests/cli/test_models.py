@@ -130,6 +130,22 @@ def test_speed_follows_from_the_weights_that_a_token_reads() -> None:
     assert rank(models[:1], card)[0].tokens_per_second == {"nf4": 100.0}
 
 
+def test_int4_is_chosen_on_a_cpu_only_where_int8_does_not_fit() -> None:
+    """A model of 4 billion parameters, by the memory that is free."""
+    sizes = {"int8": 4_840_000_000, "int4": 3_460_000_000}
+    model = Installed(
+        "four", "hub", None, 0, "safetensors", Shape("qwen3", 4 * 10**9, 4 * 10**8, 36, 8, 128, 32768, cpu_bytes=sizes)
+    )
+
+    def chosen(free: float, *forms: str) -> str:
+        machine = Machine(0, 0, int(free * 1e9), 200 << 30, 0, coded_forms=forms)
+        return rank([model], machine)[0].quantization
+
+    assert [chosen(free, "int8", "int4") for free in (16, 8, 5, 3)] == ["none", "int8", "int4", ""]
+    assert [chosen(free, "int4") for free in (8, 5)] == ["int4", "int4"]
+    assert chosen(8) == ""
+
+
 def test_use_writes_the_choice_and_keeps_comments(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reported(capsys, "use", "tiny:3b")["used"] == "tiny:3b"
     text = (place / "config.toml").read_text()

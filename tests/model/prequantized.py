@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from tests.models import VOCABULARY, byte_tokenizer
 
@@ -104,11 +111,49 @@ def by_gptq(plain: Path, place: Path, method: str = "gptq") -> None:
     _write(plain, place, state, described | ({"version": "gemm", "zero_point": True} if method == "awq" else {}))
 
 
+def write_experts(place: Path) -> Path:
+    """Write a tiny gpt-oss in fp32, as wide as blocks of MXFP4 must be."""
+    torch.manual_seed(4)
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    config = GptOssConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"], max_position_embeddings=512, rope_parameters=rope,
+        tie_word_embeddings=False, pad_token_id=0, bos_token_id=None, eos_token_id=2,
+    )  # fmt: skip
+    module = GptOssForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.normal_(std=1.0 if "sinks" in name else 0.1)
+    module.save_pretrained(place)
+    _add_tokenizer(write_plain(place / "tokenizer"), place)
+    return place
+
+
+def by_mxfp4(plain: Path, place: Path) -> None:
+    """Write experts as gpt-oss has them: 32 weights of 4 bits along the inputs share a power of two."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    levels = torch.cat([values, -values])
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(plain / "model.safetensors").items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            state[name] = tensor
+            continue
+        blocks = tensor.transpose(1, 2).unflatten(-1, (-1, 32))  # [experts, outputs, groups, 32]
+        exponents = (blocks.abs().amax(-1) / 6.0).clamp_min(1e-9).log2().ceil()
+        codes = ((blocks / exponents.exp2()[..., None])[..., None] - levels).abs().argmin(-1).to(torch.uint8)
+        state[f"{name}_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+        state[f"{name}_scales"] = (exponents + 127).to(torch.uint8)
+    left = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    _write(plain, place, state, {"quant_method": "mxfp4", "modules_to_not_convert": left})
+
+
 WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "nf4": lambda plain, place: by_bitsandbytes(plain, place, "nf4"),
     "int8": lambda plain, place: by_bitsandbytes(plain, place, "int8"),
     "fp8": by_fp8,
     "compressed-tensors": by_compressed_tensors,
+    "mxfp4": by_mxfp4,
     "gptq": by_gptq,
     "awq": lambda plain, place: by_gptq(plain, place, "awq"),
 }

@@ -16,13 +16,14 @@ from desk_rag.model.library.installed import describe
 from desk_rag.model.loading import load_model
 from tests.kv.oracle import masked_forward
 from tests.kv.test_exactness import QUESTION, TEXTS, question_logits
-from tests.model.prequantized import WRITERS, write_plain
+from tests.model.prequantized import WRITERS, write_experts, write_plain
 
 SERVED = {
     "nf4": ("bitsandbytes", 0.3),
     "int8": ("bitsandbytes", 0.05),
     "fp8": ("accelerate", 0.1),
     "compressed-tensors": ("compressed_tensors", 0.05),
+    "mxfp4": ("accelerate", 0.3),
 }
 """Package, and the largest error of the logits that the quantisation may cost."""
 
@@ -31,12 +32,17 @@ SERVED = {
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
     write_plain(place / "plain")
+    write_experts(place / "experts")
     return place
+
+
+def plain_of(root: Path, name: str) -> Path:
+    return root / ("experts" if name == "mxfp4" else "plain")
 
 
 def written(root: Path, name: str) -> Path:
     if not (root / name).exists():
-        WRITERS[name](root / "plain", root / name)
+        WRITERS[name](plain_of(root, name), root / name)
     return root / name
 
 
@@ -48,7 +54,7 @@ def loaded(path: Path) -> LanguageModel:
 def test_quantised_weights_are_served_exactly_and_mean_what_they_meant(name: str, root: Path) -> None:
     package, largest = SERVED[name]
     pytest.importorskip(package)
-    model, plain = loaded(written(root, name)), loaded(root / "plain")
+    model, plain = loaded(written(root, name)), loaded(plain_of(root, name))
     assert model.spec.weight_quantization in {"bitsandbytes", name}
     ids = torch.arange(10, 60)
     got, expected = (each.forward_all(ids, SlabCache(each, len(ids)), 0).float() for each in (model, plain))
@@ -69,6 +75,9 @@ def test_the_form_is_listed_with_the_memory_it_will_take(root: Path) -> None:
     assert nf4.form == "safetensors, bitsandbytes" and nf4.shape.stored_bytes == nf4.size < plain.size
     assert fp8.shape.stored_bytes == 0, "it is widened when it is loaded"
     assert abs(fp8.shape.parameters / plain.shape.parameters - 1) < 0.01
+    experts, blocks = describe("a", "folder", root / "experts"), describe("b", "folder", written(root, "mxfp4"))
+    assert experts.shape is not None and blocks.shape is not None and not blocks.shape.dense
+    assert blocks.shape.parameters == experts.shape.parameters and blocks.shape.stored_bytes == 0
     packed = describe("packed", "folder", written(root, "compressed-tensors"))
     assert packed.shape is not None and abs(packed.shape.parameters / plain.shape.parameters - 1) < 0.01
 

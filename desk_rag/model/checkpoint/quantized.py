@@ -13,11 +13,12 @@ PACKAGES = {
     "bitsandbytes": ("bitsandbytes",),
     "compressed-tensors": ("compressed-tensors",),
     "fp8": ("accelerate",),
+    "mxfp4": ("accelerate",),
 }
 """Packages that each form of quantised weights needs."""
-WIDENED = frozenset({"compressed-tensors", "fp8"})
-"""Forms that are widened to 16 bits when they are loaded: transformers would fetch kernels for one from the hub, and
-unpack the other at its first pass anyway."""
+WIDENED = frozenset({"compressed-tensors", "fp8", "mxfp4"})
+"""Forms that are widened to 16 bits when they are loaded: transformers would fetch kernels for two from the hub, and
+unpack the third at its first pass anyway."""
 
 
 def check(directory: Path, quantization: Any) -> None:
@@ -31,7 +32,8 @@ def check(directory: Path, quantization: Any) -> None:
             remedy=f"It loads: {', '.join(sorted(PACKAGES))}, and weights that are not quantised.",
         )
     try:
-        AutoHfQuantizer.from_config(quantization, pre_quantized=True).validate_environment(device_map=None)
+        described = {**quantization, "dequantize": True} if method == "mxfp4" else quantization
+        AutoHfQuantizer.from_config(described, pre_quantized=True).validate_environment(device_map=None)
     except Exception as error:  # ImportError, RuntimeError, or a field that the method does not know
         raise _no_quantizer(directory, method, error) from error
 

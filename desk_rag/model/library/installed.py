@@ -145,9 +145,14 @@ def _method(fields: dict[str, Any]) -> str:
 
 
 def _unpacked(fields: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights behind those that compressed-tensors packed into words of 32 bits."""
+    """Shapes of the weights behind those that came packed: words of 32 bits, or MXFP4's blocks of two to a byte."""
     groups = (fields.get("quantization_config") or {}).get("config_groups") or {}
     bits = next((int(group["weights"]["num_bits"]) for group in groups.values() if group.get("weights")), 8)
+    if _method(fields) == "mxfp4":
+        plain = {name: shape for name, shape in shapes.items() if not name.endswith("_scales")}
+        return {
+            name: (*shape[:-1], 2 * shape[-1]) if name.endswith("_blocks") else shape for name, shape in plain.items()
+        }
     return {
         name: (shape[0], shape[1] * 32 // bits) if name.endswith(".weight_packed") else shape
         for name, shape in shapes.items()

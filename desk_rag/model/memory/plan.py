@@ -23,6 +23,8 @@ _CONTEXT = 8192
 _OTHERS = 256 + 1024
 """Tokens of question and answer."""
 _SMALLEST_CONTEXT = 512
+_ENOUGH_CONTEXT = 2048
+"""Tokens of passages that an answer should have room for."""
 _EMBEDDER = 160_000_000
 """Embedder and span scorer in fp32."""
 _WORK_SPACE = 300_000_000
@@ -162,10 +164,14 @@ def forms_of(sizes: ModelSizes, device: Device) -> tuple[str, ...]:
 def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = True) -> MemoryPlan | None:
     """Return the plan with the least quantisation that fits; None if none does.
 
-    Room for all passages, and for a slab rather than lazy attention, is preferred to less quantisation.
+    Room for all passages, and for a slab rather than lazy attention, is preferred to less quantisation; but 4 bits on a
+    CPU are taken only where no other form leaves room for enough passages.
     """
     plans = [plan(sizes, form, device, lazy_possible=lazy_possible) for form in forms_of(sizes, device)]
     fitting = [each for each in plans if each.fits]
+    enough = min(_ENOUGH_CONTEXT, max((each.context_tokens for each in fitting), default=0))
+    if any(each.quantization != "int4" and each.context_tokens >= enough for each in fitting):
+        fitting = [each for each in fitting if each.quantization != "int4"]
     return min(fitting, key=lambda each: (not each.whole_context, each.lazy), default=None)
 
 

@@ -218,7 +218,10 @@ def test_the_command_says_what_changed(
     assert "overlap (Jaccard)" in shown and "nothing recomputed" in shown and 'auxiliary = "' in shown
     rows = [line for line in shown.splitlines() if line.startswith(("random", "first-k", "query", "auxiliary,"))]
     assert len(rows) == 5
-    for nonsense, message in (["--lora", "4"], "all of its weights"), (["--layers", "9"], "has 2 layers"):
+    for nonsense, message in (
+        (["--lora", "4"], "--lora does not go"), (["--full-attention", "0.5"], "--full-attention does not go"),
+        (["--layers", "9"], "has 2 layers"),
+    ):  # fmt: skip
         with pytest.raises(DeskRagError) as caught:
             finetune(settings, [*words, *nonsense, "--out", str(tmp_path / "other")])
         assert message in caught.value.message

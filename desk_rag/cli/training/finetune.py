@@ -39,6 +39,11 @@ FOLDER_DATA = "data.jsonl"
 _REPORTED = frozenset({"f1", "contains", "right_quote", "refused", "false_refusal"})
 """Scores of the harness that are printed; the report holds all of them."""
 _PROSE = frozenset({".md", ".txt", ".rst"})
+_OF_ANSWERS = (
+    "lora", "checkpointing", "full_attention", "positions", "refuse", "answers", "context_weight", "replay",
+    "replay_share", "general",
+)  # fmt: skip
+"""Options that teach answers, or save the memory of large models; an auxiliary model has no use for them."""
 _LINE_EVERY = 10.0
 _TOLERATED = 1.0
 """Rise of the loss on general text, in percent, above which a warning is printed."""
@@ -169,11 +174,11 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--full and --lora exclude each other.", remedy="Leave one of them out.")
     if options.save_every < 1 or (options.lora is not None and options.lora < 1):
         raise ConfigError("--save-every and --lora must be at least 1.")
-    if options.auxiliary is not None and (options.lora is not None or options.checkpointing):
-        raise ConfigError(
-            "An auxiliary model is small: all of its weights are trained.",
-            remedy="Leave --lora and --checkpointing out.",
-        )
+    if options.auxiliary is not None:
+        for name in _OF_ANSWERS:
+            if getattr(options, name) != _parser().get_default(name):
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{option} does not go with --auxiliary.", remedy=f"Leave {option} out.")
     if options.layers < 0 or (options.layers and options.auxiliary is None):
         raise ConfigError("--layers needs a positive number and --auxiliary.")
     if not 0.0 <= options.held_out < 1.0:

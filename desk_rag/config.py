@@ -108,8 +108,8 @@ class ModelSettings(_Section):
 
     name: Annotated[str, BeforeValidator(_model_named)] = "embedded"
     """'embedded' (the reader that ships with desk-rag), a directory, a GGUF file, an Ollama name, or ORG/NAME."""
-    quantization: Literal["none", "nf4", "int8"] = "none"
-    """Quantisation of the weights; nf4 needs an NVIDIA GPU, int8 one or a CPU since about 2021."""
+    quantization: Literal["none", "nf4", "int8", "int4"] = "none"
+    """Quantisation of the weights; nf4 needs an NVIDIA GPU, int8 one or a CPU since about 2021, int4 a CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; 'auto' takes the GPU if there is one."""
     adapter: str = ""

@@ -30,10 +30,13 @@ from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.types import Activity
 
 if TYPE_CHECKING:
+    from desk_rag.device_lock import DeviceLock
     from desk_rag.indexer.parts import Parts
     from desk_rag.ingest.progress import ProgressDisplay
+    from desk_rag.kv.serving import ServingModel
     from desk_rag.store.store import Store
 
+WarmPending = Callable[["Store", "ServingModel", "DeviceLock", Callable[[], bool]], Iterator[StageProgress]]
 _PUBLISH_SECONDS = 1.0
 _CODED_SHARE = 0.52
 """Size of int8 chunk KV with scales and header, as a share of fp16; used before there is any to measure."""
@@ -85,8 +88,13 @@ class Run:
         stop: Callable[[], bool],
         progress: ProgressDisplay,
         tally: Tally | None = None,
+        warm_pending: WarmPending = background_prefill.warm_pending,
     ) -> None:
-        """`stop` is asked between two items. `tally` is an empty one that has been measuring time since before."""
+        """`stop` is asked between two items. `tally` is an empty one that has been measuring time since before.
+
+        `warm_pending` fills the caches.
+        """
+        self._warm_pending = warm_pending
         self._parts, self._settings, self._stop, self._progress = parts, settings, stop, progress
         self._tally = tally or Tally()
 
@@ -163,7 +171,7 @@ class Run:
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)
         last = None
-        for last in background_prefill.warm_pending(store, serving, self._parts.turn, self._stop):
+        for last in self._warm_pending(store, serving, self._parts.turn, self._stop):
             self._tally.add(last)
             self._progress.show(last)
         if last is None or not last.waiting or self._stop():

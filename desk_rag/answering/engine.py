@@ -88,9 +88,9 @@ class AnswerEngine:
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
-        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean)
+        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean, shift=serving.shift)
         largest = plan(self.prefix.num_tokens, [self.context_tokens])
-        self.attention = attention_path(settings.answer, model, largest, answer_room)
+        self.attention = attention_path(settings.answer, model, largest, answer_room, serving.shift)
         self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, self.context_tokens, room)
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
@@ -101,7 +101,7 @@ class AnswerEngine:
         try:
             self._rehearse()
             if loading is None:
-                self._connector.rates = known_or_measured(store, serving, self._connector.loader)
+                self._connector.rates = known_or_measured(store, serving, self._connector.loader, self._slab)
         except BaseException:
             self.release()
             raise
@@ -156,11 +156,11 @@ class AnswerEngine:
                 notices, not_read = damage.notices(self.store, mended, under), unread.may_hold_answer(self.store, under)
                 yield Finished(replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read))
                 return
-            if load is None:
+            if load is None or load.whole_is_faster:
                 begun = self._full(context, readable, watch, stop)
             else:
                 begun = self._cached(context, load, readable, watch, stop, recompute)
-                context = context.as_read({one.chunk.source.chunk_id for one in begun.live_prefills})
+            context = context if load is None else context.as_read(begun.read_anew)
             yield FirstToken(begun.timings)
             self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()
@@ -190,7 +190,7 @@ class AnswerEngine:
                 timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
                 warm_chunks=warm,
                 cold_chunks=len(context.sources) - warm,
-                read_anew_chunks=sum(one.is_choice for one in begun.live_prefills),
+                read_anew_chunks=0 if load is None else begun.by_choice,
                 mode=mode,
                 model=self.model.spec.name,
                 raw=raw,
@@ -335,7 +335,7 @@ class AnswerEngine:
             strategy = self._decoding.strategy(question, context.sources)
             tokens = self._decoding.tokens(slab.run(), prefill(), len(prompt_ids), stop, strategy)
             first = next(tokens)
-        return BegunAnswer(first, tokens, timings(watch.stages, len(prompt_ids)), ())
+        return BegunAnswer(first, tokens, timings(watch.stages, len(prompt_ids)), whole=context.sources)
 
     def _prefill_live(self, chunk: ContextChunk, load: KVLoadHandle, index: int) -> LivePrefill:
         began = time.perf_counter()

@@ -21,7 +21,7 @@ from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
-from desk_rag.kv.loading.costs import Rates, StoredChunk, to_prefill
+from desk_rag.kv.loading.costs import Rates, StoredChunk, to_prefill, whole_is_faster
 from desk_rag.kv.loading.layerwise import Placer, layerwise
 from desk_rag.kv.loading.load import Load
 from desk_rag.kv.loading.load_part import LoadPart, SharedLoad, distinct
@@ -69,7 +69,7 @@ class CacheTarget:
         if self.slab is None:
             on_device = [self.to_device(chunk) for chunk in chunks]
             return ModelPass(self.model, self.lazy_cache(plan, on_device, loaded=True))
-        stitch(self.model, plan, self.prefix, chunks, self.tables, self.slab.cache)
+        stitch(self.model, plan, self.prefix, chunks, self.tables, self.slab.cache, self.slab.slots.shift)
         return self.slab.run()
 
     def over(self, slab: Slab) -> CacheTarget:
@@ -175,6 +175,8 @@ class KVLoadHandle:
 
     faster_anew: frozenset[int] = frozenset()
     """Indices of chunks whose KV is on disk and that are prefilled all the same, because that is faster."""
+    whole_is_faster = False
+    """True if full prefill of all chunks begins the answer sooner; nothing is loaded then."""
 
     def __init__(
         self,
@@ -192,7 +194,12 @@ class KVLoadHandle:
     def select(self, keys: Sequence[KVKey]) -> None:
         """Settle the answer's chunks; nothing else is loaded from now on."""
         assert isinstance(self._load, Load), "of a shared load they are settled before it starts"
-        files, self.faster_anew = _worth_loading(self._store.kv_files(keys), self._loader, self._rates)
+        files: Sequence[ChunkFile | None] = self._store.kv_files(keys)
+        self.whole_is_faster = _whole_is_faster(files, self._loader, self._rates)
+        if self.whole_is_faster:
+            self._load.close()
+            return
+        files, self.faster_anew = _worth_loading(files, self._loader, self._rates)
         loading = {key: index for index, key in enumerate(self._keys)}
         if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
             loaded_indices = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
@@ -279,10 +286,25 @@ def _worth_loading(
     """Return the files, with None for those whose chunks are prefilled sooner than loaded, and these indices."""
     if rates is None:
         return files, frozenset()
-    stored = [(index, file) for index, file in enumerate(files) if file is not None]
-    chunks = [StoredChunk(file.header.num_tokens, file.payload, loader.tier_of(file)) for _, file in stored]
-    anew = frozenset(stored[number][0] for number in to_prefill(chunks, rates))
+    stored = _stored(files, loader)
+    anew = frozenset(stored[number][0] for number in to_prefill([chunk for _, chunk in stored], rates))
     return [None if index in anew else file for index, file in enumerate(files)], anew
+
+
+def _whole_is_faster(files: Sequence[ChunkFile | None], loader: Loader, rates: Rates | None) -> bool:
+    """Return whether full prefill of these chunks is faster than loading them, which all of them could be."""
+    if rates is None or not rates.whole_tokens_per_second or None in files:
+        return False
+    return whole_is_faster([chunk for _, chunk in _stored(files, loader)], rates)
+
+
+def _stored(files: Sequence[ChunkFile | None], loader: Loader) -> list[tuple[int, StoredChunk]]:
+    """Return each chunk that is on disk, with its index."""
+    return [
+        (index, StoredChunk(file.header.num_tokens, file.payload, loader.tier_of(file)))
+        for index, file in enumerate(files)
+        if file is not None
+    ]
 
 
 def _start(loader: Loader, files: Sequence[ChunkFile | None]) -> Load:

@@ -33,6 +33,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import PRODUCER, load_model
 from desk_rag.model.memory.device import memory_errors
 from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.store import adaptations
 from desk_rag.store.kv_directory import marker_of
 from desk_rag.store.layout import Layout
 from desk_rag.store.ownership import KV_RECORD, content_proves
@@ -91,7 +92,10 @@ def prepare_model(
             _write(file, record)
     stored = record.gate
     variants = build_prefix_variants(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
-    return ServingModel(model, variants, stored.gate, stored.drift_epoch)
+    # Variants carry what a shift would add, so the two exclude each other.
+    adaptation = adaptations.read(data_dir, stored.namespace) if variants.is_plain else None
+    shift = adaptation.shift.to(model.device) if adaptation is not None and adaptation.facts["kept"] else None
+    return ServingModel(model, variants, stored.gate, stored.drift_epoch, shift)
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:

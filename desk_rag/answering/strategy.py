@@ -30,6 +30,7 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
@@ -40,17 +41,23 @@ _log = logging.getLogger(__name__)
 
 
 def attention_path(
-    settings: AnswerSettings, model: LanguageModel, largest_plan: StitchPlan, room: int
+    settings: AnswerSettings, model: LanguageModel, largest_plan: StitchPlan, room: int, shift: PlaceShift | None = None
 ) -> AttentionPath:
     """Choose the attention path: as set, else lazy attention if a slab does not fit the GPU.
 
     The slab must hold `largest_plan`; `room` is the number of tokens of question and answer. Call it before the slab is
-    allocated. On a CPU 'auto' always materialises, because lazy attention is slow there. Raises ConfigError if lazy
-    attention is combined with recompute, UnsupportedModel for models that lazy attention does not cover.
+    allocated. On a CPU 'auto' always materialises, because lazy attention is slow there; so it does for an adapted
+    model, whose chunks are shifted in the slab. Raises ConfigError if lazy attention is combined with recompute or an
+    adapted model, UnsupportedModel for models that lazy attention does not cover.
     """
     if settings.attention == "lazy":
         if settings.recompute:
             raise _recompute_needs_slab(f"'{settings.recompute}'")
+        if shift is not None:
+            raise ConfigError(
+                f"'{model.spec.name}' was adapted to this folder, which lazy attention cannot apply.",
+                remedy='Set `attention = "materialize"` under [answer], or take it back: desk-rag adapt --undo',
+            )
         if not cache.supports(model):
             raise UnsupportedModel(
                 f"'{model.spec.name}' has sliding-window or soft-capped layers, which lazy attention does not cover.",
@@ -58,7 +65,7 @@ def attention_path(
             )
         return AttentionPath.LAZY
     free_to_choose = settings.attention == "auto" and not settings.recompute and model.device.type == "cuda"
-    if not free_to_choose or not cache.supports(model):
+    if not free_to_choose or shift is not None or not cache.supports(model):
         return AttentionPath.MATERIALIZE
     free = device_memory.free_gpu_bytes(model.device)
     return choose_attention(free, model.spec, largest_plan, room=room)
@@ -96,7 +103,19 @@ class BegunAnswer:
     first: generation.Token
     later_tokens: Iterator[generation.Token]
     timings: Timings
-    live_prefills: tuple[LivePrefill, ...]
+    live_prefills: tuple[LivePrefill, ...] = ()
+    whole: tuple[Source, ...] = ()
+    """Sources that full prefill has read."""
+
+    @property
+    def read_anew(self) -> set[ChunkId]:
+        """Chunks that were not loaded."""
+        return {source.chunk_id for source in (*self.whole, *(one.chunk.source for one in self.live_prefills))}
+
+    @property
+    def by_choice(self) -> int:
+        """Number of chunks that were not loaded although their KV is on disk."""
+        return len(self.whole) + sum(one.is_choice for one in self.live_prefills)
 
 
 class TimedRecompute:

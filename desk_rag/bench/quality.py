@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from desk_rag.answering.evidence.selection import EvidenceSelector
     from desk_rag.documents.sentences import TokenCounter
     from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
+    from desk_rag.kv.shift import PlaceShift
     from desk_rag.model.language_model import LanguageModel
 
 __all__ = [
@@ -79,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
             auxiliary=_auxiliary(modes, options),
             judge=judge,
             chooser=chooser,
+            shift=_shift(options.shift, model),
             progress=_progress(began),
         )
     seconds = time.perf_counter() - began
@@ -137,11 +139,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     data.add_argument("--seed", type=int, default=5)
     data.add_argument("--write-samples", type=Path, help="write the samples as JSON lines and stop")
     how = parser.add_argument_group("how")
-    modes = "full, ..., recompute:SELECTOR:RATIO, primed, primed+recompute:SELECTOR:RATIO"
+    modes = "full, reordered, composite, parallel, ape, block, recompute:SELECTOR:RATIO, primed, primed+recompute:…"
     how.add_argument("--modes", default="full,reordered,composite,parallel", help=modes)
     how.add_argument("--selectors", default=",".join(selectors.NAMES), help="of a bare 'recompute'")
     how.add_argument("--ratios", default="0.2", help="of a bare 'recompute'")
     how.add_argument("--rungs", default="0,1,2,3,4", help="of primed modes: primers before a chunk, by its place")
+    how.add_argument("--shift", type=Path, help="of adapted modes: what `adapt` wrote (models/*.shift.safetensors)")
     how.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
     how.add_argument("--aux-model", default="embedded", help="of the selectors 'aux' and 'aux-strict'")
     how.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
@@ -167,6 +170,17 @@ def _settings(name: str, options: argparse.Namespace) -> ModelSettings:
         "quantization": options.quantization,
     }
     return ModelSettings.model_validate(values)
+
+
+def _shift(file: Path | None, model: LanguageModel) -> PlaceShift | None:
+    from desk_rag.kv.shift import from_bytes
+
+    if file is None:
+        return None
+    try:
+        return from_bytes(file.read_bytes())[0].to(model.device)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} holds no shift: {error}.", remedy="desk-rag adapt writes one.") from error
 
 
 def _samples(options: argparse.Namespace, counter: TokenCounter) -> list[Sample]:

@@ -41,7 +41,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(_python, _torch, _gpu, _quantization, _model, _memory, _adapter, _auxiliary, _rungs),
+        *(_python, _torch, _gpu, _quantization, _model, _memory, _adapter, _auxiliary, _rungs, _adaptation),
         *(_embedder, _words, _vectors, stored.data_dir, stored.kv_dir, stored.disk, stored.index, stored.chats),
         *(stored.other_files, stored.notices, stored.cache_quality, stored.time_saved, _watches),
     )
@@ -167,6 +167,20 @@ def _rungs(settings: Settings) -> list[Finding]:
         detail = f"{', '.join(map(str, rungs))}, but answers of `top_k` = {top_k} chunks have no place for the last"
         return [Finding("rungs", Verdict.WARN, detail, "Leave out the rungs from `top_k` on, or raise it.")]
     return [Finding("rungs", Verdict.OK, f"{detail}; a chunk counts as warm once the first is there")]
+
+
+def _adaptation(settings: Settings) -> list[Finding]:
+    """Say what stitching costs the model, as far as `desk-rag adapt` has measured it, and what was chosen."""
+    from desk_rag.cli.checks.stitching import stitching_costs
+
+    known = [each for each in stitching_costs(settings.data_dir) if each.model == settings.model.name]
+    if known:
+        return [Finding("stitching", Verdict.OK, each.sentence) for each in known]
+    if settings.model.name == "embedded" or len(settings.model.rungs) > 1:
+        return []
+    detail = "what separately cached passages cost this model is not known"
+    remedy = "desk-rag adapt measures it on your documents and makes up for it."
+    return [Finding("stitching", Verdict.WARN, detail, remedy)]
 
 
 def _embedder(settings: Settings) -> Finding:

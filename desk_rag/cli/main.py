@@ -70,7 +70,8 @@ def _globals(
     ] = None,
     adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[
-        Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU.")
+        Literal["none", "nf4", "int8", "int4"] | None,
+        typer.Option(help="Weight quantisation; nf4 needs an NVIDIA GPU, int4 is for CPUs."),
     ] = None,
     rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Cache variants, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
@@ -119,6 +120,7 @@ def index(
     folders: OptionalFolders = None,
     no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read.")] = False,
+    ray: Annotated[str, typer.Option(metavar="ADDRESS", help="Fill caches on this Ray cluster, or 'local'.")] = "",
     as_json: Json = False,
 ) -> None:
     """Read what changed in FOLDERS; single files may be named, too.
@@ -127,7 +129,7 @@ def index(
     """
     from desk_rag.cli import work
 
-    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json)
+    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json, ray=ray)
     raise typer.Exit(code)
 
 
@@ -273,9 +275,30 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
     """Teach a model to read separately cached passages."""
-    from desk_rag.cli import finetune as cli_finetune
+    from desk_rag.cli.training import finetune as cli_finetune
 
     raise typer.Exit(cli_finetune.finetune(settings_of(ctx), ctx.args))
+
+
+@app.command()
+def adapt(
+    ctx: typer.Context,
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", "-f", metavar="FOLDER", help="Learn from there only.", readable=False),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait until the computer is idle.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Forget what was learned for this model.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make up for what separately cached passages cost a model.
+
+    For models other than the embedded one. Learns from indexed text while the computer is idle, measures before and
+    after, and keeps the result only if answers come nearer to full prefill's. Caches stay as they are.
+    """
+    from desk_rag.cli.training import adapt as cli_adapt
+
+    raise typer.Exit(cli_adapt.adapt(settings_of(ctx), folder or [], now=now, undo=undo, as_json=as_json))
 
 
 @app.command(context_settings=OWN_OPTIONS, add_help_option=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag import config
 from desk_rag.cli import output as out
+from desk_rag.cli.checks.stitching import stitching_costs
 from desk_rag.cli.signals import stoppable
 from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings
@@ -67,6 +68,7 @@ def _list(settings: Settings, task: Task) -> int:
         out.print_json(sys.stdout, {"models": [_as_json(model) for model in listed], "used": settings.model.name})
         return 0
     lines = []
+    costs = {cost.model: cost.sentence for cost in stitching_costs(settings.data_dir)}
     for model in listed:
         mark = "*" if model.name == settings.model.name else " "
         shape = model.shape
@@ -77,6 +79,8 @@ def _list(settings: Settings, task: Task) -> int:
         )
         if model.refusal:
             lines.append(f"    cannot be used: {clean(model.refusal)}")
+        if model.name in costs:
+            lines.append(f"    {costs[model.name]}")
     print_lines(
         [*lines, "", "* is in use. `desk-rag models fit` compares them; `desk-rag models use NAME` chooses one."]
     )

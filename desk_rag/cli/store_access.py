@@ -40,8 +40,7 @@ def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
 
 
 def open_store(settings: Settings, *, writer: bool) -> Store:
-    """Open the store of these settings; a writer waits for a command that will soon end. Raises StoreError subclasses.
-    """
+    """Open the store of these settings; a writer waits for a command that will soon end. Raises StoreError subclasses."""
     from desk_rag.indexer.resident.keeping import make_way
     from desk_rag.store.store import Store
 

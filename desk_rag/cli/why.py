@@ -69,9 +69,7 @@ def _where_rule_is(config_file: Path | None) -> str:
     return f" (`exclude` under [index] in {shown_path(config_file or default_path())})"
 
 
-def _why_folder(
-    path: Path, rows: Sequence[DocumentRow], rule: str, config_file: Path | None, *, as_json: bool
-) -> int:
+def _why_folder(path: Path, rows: Sequence[DocumentRow], rule: str, config_file: Path | None, *, as_json: bool) -> int:
     """Print the number of files by state, then the files that have a reason, grouped by it."""
     counts = Counter(row.state.value for row in rows)
     states = {state.value: counts[state.value] for state in FileState if counts[state.value]}

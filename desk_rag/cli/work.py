@@ -34,6 +34,7 @@ from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.once import WarmPending
     from desk_rag.store.types import Counts
 
 SOME_UNREADABLE = 3
@@ -83,8 +84,13 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
         raise
 
 
-def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool) -> int:
-    """Bring the index of `folders` or files up to date; 3 if some files could not be read."""
+def index(
+    settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool, ray: str = ""
+) -> int:
+    """Bring the index of `folders` or files up to date; 3 if some files could not be read.
+
+    `ray` is the address of the cluster that fills the caches, if one does.
+    """
     tally = Tally()  # starts the clock before the imports, so that the reported time includes them
     roots = _roots(settings, folders, files=True)
     if dry_run:
@@ -94,7 +100,7 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
     check_model(settings)
     progress = out.Progress(sys.stderr, roots)
     with stoppable_with(progress) as stop:
-        done = _index(settings, roots, stop, progress, tally, warm=warm)
+        done = _index(settings, roots, stop, progress, tally, warm=warm, ray=ray)
         stopped = stop()
     with open_store(settings, writer=False) as store:
         skipped, counts = unread.skipped_files(store, roots), store.counts(under=roots)
@@ -123,12 +129,14 @@ def _index(
     tally: Tally,
     *,
     warm: bool,
+    ray: str,
 ) -> IndexFinished:
-    """Have the process that indexes in the background do it, or do it here if there is none."""
+    """Have the process that indexes in the background do it, or do it here if there is none or a cluster is named."""
     from desk_rag.indexer.resident import handover
 
     try:
-        return handover.index(settings, roots, warm=warm, progress=progress, stop=stop)
+        if not ray:
+            return handover.index(settings, roots, warm=warm, progress=progress, stop=stop)
     except NoResident:
         pass
     except ResidentError:
@@ -138,14 +146,24 @@ def _index(
     from desk_rag.indexer.once import Published, Run
     from desk_rag.indexer.parts import lazy_parts
 
+    filling = _filling(settings, ray)
     with open_store(settings, writer=True) as store:
         if store.kv_away:
             progress.say(store.kv_away)
         published = Published(progress, store)
         try:
-            return Run(lazy_parts(store, settings), settings, stop, published, tally).run(roots, warm=warm)
+            return Run(lazy_parts(store, settings), settings, stop, published, tally, *filling).run(roots, warm=warm)
         finally:
             published.end()
+
+
+def _filling(settings: Settings, ray: str) -> list[WarmPending]:
+    """Return what fills the caches instead of this process, if a cluster is named. Raises ConfigError without Ray."""
+    if not ray:
+        return []
+    from desk_rag.indexer.bulk.prefill import RayPrefill
+
+    return [RayPrefill(settings, ray).warm_pending]
 
 
 def index_in_background_process(

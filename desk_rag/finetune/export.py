@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,14 @@ _INT8_FORM = "int8 symmetric per output row: weight = int8 * scale[row]"
 _SHARD = "4GB"
 
 
-def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any]) -> None:
-    """Write the result of a run into `out`, which desk-rag then loads: --adapter OUT for LoRA, else --model OUT."""
+def export(
+    trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any],
+    changes: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: {},
+) -> None:  # fmt: skip
+    """Write the result of a run into `out`, which desk-rag then loads: --adapter OUT for LoRA, else --model OUT.
+
+    `changes` returns the entries of the base model's configuration that are others in the result.
+    """
     beside = out / _BESIDE
     owned = OwnedDirectory(out)
     _clear_beside(owned, beside)
@@ -48,6 +54,8 @@ def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any
         state = {name: tensor.to(dtype) for name, tensor in _own_state(trainable.model.module).items()}
         trainable.model.module.save_pretrained(str(beside), state_dict=state, max_shard_size=_SHARD)
         _copy_companions(base, beside)
+    if trainable.peft is None:
+        _change(beside / "config.json", changes)
     (beside / adapters.RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     _put_in_place(owned, beside)
 
@@ -128,6 +136,13 @@ def _copy_companions(base: Path, into: Path) -> None:
         for file in base.glob(pattern):
             if file.name not in _NOT_COPIED:
                 shutil.copyfile(file, into / file.name)
+
+
+def _change(file: Path, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    config = json.loads(file.read_text(encoding="utf-8"))
+    changed = changes(config)
+    if changed:
+        file.write_text(json.dumps({**config, **changed}, indent=1) + "\n", encoding="utf-8")
 
 
 def _put_in_place(owned: OwnedDirectory, beside: Path) -> None:

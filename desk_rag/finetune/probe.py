@@ -19,7 +19,7 @@ _WINDOW = 512
 _MOST_WINDOWS = 128
 """Drawn evenly from all texts. The change of 65 windows of two texts was known to 0.12 %, their loss itself to 3 %
 (`change_error` pairs them); what more windows add is texts."""
-_NORMAL_95 = 1.96
+NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def change_error(before: Sequence[float], after: Sequence[float]) -> float | Non
         return None
     ratio = (sum(after) - whole) / whole
     rest = sum((now - was - ratio * was) ** 2 for was, now in zip(before, after, strict=True))
-    return 100 * _NORMAL_95 * math.sqrt(rest * count / (count - 1)) / whole
+    return 100 * NORMAL_95 * math.sqrt(rest * count / (count - 1)) / whole
 
 
 def _evenly(windows: list[Island]) -> list[Island]:

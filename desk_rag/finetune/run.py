@@ -25,7 +25,7 @@ from desk_rag.finetune.probe import Probe, change_error, change_percent, held_ou
 from desk_rag.finetune.settings import Layout, Method, TrainSettings
 from desk_rag.finetune.stream import Place, RowStream
 from desk_rag.finetune.trainable import make_trainable
-from desk_rag.finetune.trainer import Outcome, TrainProgress, train
+from desk_rag.finetune.trainer import AnswerLoss, Outcome, TrainProgress, train
 from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model import adapters, packed_linear, weights
 from desk_rag.model.language_model import LanguageModel
@@ -107,7 +107,7 @@ def run(
     stop: Callable[[], bool],
 ) -> Report:
     """Train, write the result, measure it. Raises ConfigError, ModelError or OutOfMemory."""
-    _check_out(task)
+    check_out(task.out, resume=task.resume)
     say("loading the model …")
     base = weights.resolve(task.model.name, allow_download=task.model.allow_download)
     if base.is_file():
@@ -135,7 +135,7 @@ def run(
     trainable = make_trainable(model, task.train)
     say(_overview(task, trained, held_out, sum(weight.numel() for weight in trainable.parameters.values())))
     outcome = train(
-        trainable, stream, task.train, checkpoints, start=standing, on_step=on_step, stop=stop
+        trainable, stream, AnswerLoss(), task.train, checkpoints, start=standing, on_step=on_step, stop=stop
     )  # fmt: skip
     if outcome.stopped:
         return _report(task, outcome, {})
@@ -192,25 +192,26 @@ class _Measure:
         return {"probe": asdict(probed), "answers": judged}
 
 
-def _check_out(task: Task) -> None:
-    started = task.out / CHECKPOINTS
-    finished = any(task.out.glob("*.safetensors")) if task.out.is_dir() else False
+def check_out(out: Path, *, resume: bool) -> None:
+    """Create the directory of a result. Raises ConfigError if it cannot take one."""
+    started = out / CHECKPOINTS
+    finished = any(out.glob("*.safetensors")) if out.is_dir() else False
     if finished:
-        raise ConfigError(f"{task.out} holds a model or adapter already.", remedy="Give another --out.")
-    if not task.resume and started.is_dir() and any(started.iterdir()):
+        raise ConfigError(f"{out} holds a model or adapter already.", remedy="Give another --out.")
+    if not resume and started.is_dir() and any(started.iterdir()):
         raise ConfigError(
-            f"{task.out} holds a run that was not finished.", remedy="Add --resume to go on, or give another --out."
+            f"{out} holds a run that was not finished.", remedy="Add --resume to go on, or give another --out."
         )
-    taken = [] if task.resume or not task.out.is_dir() else would_be_replaced(task.out)
+    taken = [] if resume or not out.is_dir() else would_be_replaced(out)
     if taken:
         raise ConfigError(
-            f"{task.out} holds '{taken[0].name}', which a result could replace.",
+            f"{out} holds '{taken[0].name}', which a result could replace.",
             remedy="Give a new or empty directory as --out.",
         )
     try:
-        task.out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{task.out} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
+        raise ConfigError(f"{out} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
 
 
 def _identity(task: Task, model: LanguageModel) -> RunIdentity:

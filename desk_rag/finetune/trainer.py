@@ -7,22 +7,57 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from desk_rag.errors import DeskRagError, OutOfMemory
 from desk_rag.finetune.checkpoint import Checkpoints, Standing
-from desk_rag.finetune.masked import Batch, loss_of, to_batch
+from desk_rag.finetune.masked import Loss, loss_of, to_batch
 from desk_rag.finetune.rows import Row
 from desk_rag.finetune.settings import TrainSettings, rate_at
-from desk_rag.finetune.stream import Place, RowStream
+from desk_rag.finetune.stream import Place
 from desk_rag.finetune.trainable import Trainable
 
 _MIB = 1024**2
+RowT = TypeVar("RowT")
+RowT_co = TypeVar("RowT_co", covariant=True)
+RowT_contra = TypeVar("RowT_contra", contravariant=True)
+
+
+class Stream(Protocol[RowT_co]):
+    """An endless sequence of rows whose position can be kept."""
+
+    def row(self, place: Place) -> tuple[RowT_co, Place]:
+        """Return the row at `place`, and the place after it."""
+        ...
+
+
+class Objective(Protocol[RowT_contra]):
+    """A loss over rows."""
+
+    def weight(self, row: RowT_contra) -> float:
+        """Return what the loss of one row is divided by."""
+        ...
+
+    def loss(self, module: Any, rows: Sequence[RowT_contra], device: torch.device) -> Loss:
+        """Return the summed loss of rows of one length."""
+        ...
+
+
+class AnswerLoss:
+    """Negative log likelihood of answers."""
+
+    def weight(self, row: Row) -> float:
+        """Return the row's number of answer tokens, weighted."""
+        return float(row.weights[1:].sum())
+
+    def loss(self, module: Any, rows: Sequence[Row], device: torch.device) -> Loss:
+        """Return the summed loss of the rows' answer tokens."""
+        return loss_of(module, to_batch(rows, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +67,7 @@ class TrainProgress:
     step: int
     steps: int
     loss: float
-    """Mean negative log likelihood of the step's answer tokens, in nats."""
+    """Mean loss of the step, in nats; of answers their tokens' mean negative log likelihood."""
     learning_rate: float
     gradient_norm: float
     """Before clipping."""
@@ -56,7 +91,8 @@ class Outcome:
 
 def train(
     trainable: Trainable,
-    stream: RowStream,
+    stream: Stream[RowT],
+    objective: Objective[RowT],
     settings: TrainSettings,
     checkpoints: Checkpoints,
     *,
@@ -79,7 +115,7 @@ def train(
         with _Feeder(stream, settings.rows_per_step) as feeder:
             while standing.step < settings.steps and not stopped:
                 rows, place = feeder.take(standing.place)
-                loss, norm = _step(trainable, rows, settings, optimizer, standing.step)
+                loss, norm = _step(trainable, rows, objective, settings, optimizer, standing.step)
                 done = standing.step + 1
                 standing = replace(standing, step=done, place=place, losses=(*standing.losses, loss))
                 seconds = time.perf_counter() - began
@@ -100,22 +136,22 @@ def train(
     return Outcome(standing, stopped, rate, _device_mib(trainable))
 
 
-class _Feeder:
+class _Feeder(Generic[RowT]):
     """Builds the next step's rows while this one's are computed."""
 
-    def __init__(self, stream: RowStream, count: int) -> None:
+    def __init__(self, stream: Stream[RowT], count: int) -> None:
         self._stream = stream
         self._count = count
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rows")
-        self._next: tuple[Place, Future[tuple[list[Row], Place]]] | None = None
+        self._next: tuple[Place, Future[tuple[list[RowT], Place]]] | None = None
 
-    def __enter__(self) -> _Feeder:
+    def __enter__(self) -> _Feeder[RowT]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def take(self, place: Place) -> tuple[list[Row], Place]:
+    def take(self, place: Place) -> tuple[list[RowT], Place]:
         """The rows of one step from `place` on, and the place after them."""
         if self._next is None or self._next[0] != place:
             self._next = (place, self._pool.submit(self._build, place))
@@ -123,7 +159,7 @@ class _Feeder:
         self._next = (after, self._pool.submit(self._build, after))
         return rows, after
 
-    def _build(self, place: Place) -> tuple[list[Row], Place]:
+    def _build(self, place: Place) -> tuple[list[RowT], Place]:
         rows = []
         for _ in range(self._count):
             row, place = self._stream.row(place)
@@ -138,15 +174,17 @@ def _optimizer(trainable: Trainable, settings: TrainSettings) -> torch.optim.Opt
 
 
 def _step(
-    trainable: Trainable, rows: list[Row], settings: TrainSettings, optimizer: torch.optim.Optimizer, step: int
-) -> tuple[float, float]:
+    trainable: Trainable, rows: list[RowT], objective: Objective[RowT], settings: TrainSettings,
+    optimizer: torch.optim.Optimizer, step: int,
+) -> tuple[float, float]:  # fmt: skip
     """One step of the optimiser; returns the mean loss and the norm of the gradient."""
-    weight = sum(float(row.weights[1:].sum()) for row in rows)
+    weight = sum(objective.weight(row) for row in rows)
     total = torch.zeros((), device=trainable.model.device)
     for start in range(0, len(rows), settings.rows_at_once):
-        batch: Batch = to_batch(rows[start : start + settings.rows_at_once], trainable.model.device)
         with trainable.autocast():
-            loss = loss_of(trainable.model.module, batch)
+            loss = objective.loss(
+                trainable.model.module, rows[start : start + settings.rows_at_once], trainable.model.device
+            )
         if loss.weight:
             torch.autograd.backward(loss.total / weight)
             total += loss.total.detach()

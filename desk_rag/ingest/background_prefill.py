@@ -85,7 +85,7 @@ class ChunkPrefiller:
         stage.
         """
         try:
-            admitted = self._prefill(task)
+            admitted = self.prefill(task)
         except Cancelled:
             return None
         except StoreFull as error:
@@ -108,7 +108,8 @@ class ChunkPrefiller:
         self._in_a_row = 0
         return ""
 
-    def _prefill(self, task: PrefillTask) -> bool:
+    def prefill(self, task: PrefillTask) -> bool:
+        """Prefill and store one chunk, in the queue or not; True if its KV is on disk afterwards."""
         from desk_rag.kv.identity import kv_key
         from desk_rag.kv.prefill import prefill_chunk
         from desk_rag.kv.quant import quantize

@@ -8,6 +8,7 @@ from desk_rag.kv.calibration.gate import GateReport
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.prefix_variants.variants import PrefixVariants
 from desk_rag.kv.quant import QuantScheme
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 
@@ -20,6 +21,8 @@ class ServingModel:
     prefix_variants: PrefixVariants
     gate: GateReport
     drift_epoch: int = 0
+    shift: PlaceShift | None = None
+    """Added to chunks while they are placed, on the model's device; None if none was learned (`desk-rag adapt`)."""
     auxiliary: ServingModel | None = None
     """The model that selects tokens for recompute, if the settings ask for one; it may share `model`."""
 

@@ -77,11 +77,11 @@ def check_gguf(header: Header, settings: ModelSettings) -> tuple[Any, model_supp
 
 
 def _check_form(config: Any, settings: ModelSettings) -> None:
-    """Raise UnsupportedModel if the model has no int8 form on a CPU and that is wanted."""
+    """Raise UnsupportedModel if few bits on a CPU are wanted, and the model has no such form."""
     on_cpu = settings.device == "cpu" or not torch.cuda.is_available()
-    if on_cpu and settings.quantization == "int8":
+    if on_cpu and settings.quantization != "none":
         with torch.device("meta"):
-            placing.check_matrices(_build(config))
+            placing.check_matrices(_build(config), settings.quantization)
 
 
 def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quotes: bool = False) -> PromptFormat:

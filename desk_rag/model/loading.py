@@ -188,18 +188,26 @@ def pick_device(settings: ModelSettings) -> torch.device:
             remedy="Use --device cpu, or install the CUDA build of torch (desk-rag help install).",
         )
     device = torch.device("cuda" if available and settings.device != "cpu" else "cpu")
-    if settings.quantization == "nf4" and device.type == "cpu":
+    _check_quantization(settings, device)
+    return device
+
+
+def _check_quantization(settings: ModelSettings, device: torch.device) -> None:
+    """Raise ConfigError for a form of weights that the device does not have."""
+    kind = settings.quantization
+    if kind == "nf4" and device.type == "cpu":
         raise ConfigError(
             "quantization 'nf4' needs an NVIDIA GPU.",
-            remedy="Take --quantization int8, which a CPU can do, or leave it out.",
+            remedy="Take --quantization int8 or int4, which a CPU can do, or leave it out.",
         )
-    if settings.quantization == "int8" and device.type == "cpu":
-        placing.check_int8()
+    if kind == "int4" and device.type != "cpu":
+        raise ConfigError("quantization 'int4' is for CPUs.", remedy="Take --quantization nf4 on a GPU.")
+    if kind != "none" and device.type == "cpu":
+        placing.check_cpu(kind)
         if settings.adapter:
             raise ConfigError(
-                "On a CPU, int8 weights cannot carry an adapter.", remedy="Leave --quantization or --adapter out."
+                f"On a CPU, {kind} weights cannot carry an adapter.", remedy="Leave --quantization or --adapter out."
             )
-    return device
 
 
 def _load_module(
@@ -212,10 +220,11 @@ def _load_module(
         if row_int8.has_scales(weights.weight_files(directory)[0]):
             return _load_row_int8(directory, config, attention, device)
         model_class = model_support.model_class(config)
-        if device.type == "cpu" and settings.quantization == "int8":
+        if device.type == "cpu" and settings.quantization != "none":
             from desk_rag.model.on_cpu import while_loading
 
-            module, info = while_loading.load(model_class, config, weights.weight_files(directory), attention)
+            files = weights.weight_files(directory)
+            module, info = while_loading.load(model_class, config, files, attention, settings.quantization)
             tensors.check_loaded(directory, info)
             return module
         options: dict[str, Any] = {
@@ -248,16 +257,16 @@ def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings,
     header = read_header(file)
     kind = settings.quantization
     dtype = torch.bfloat16 if kind != "none" else _dtype(header.num_parameters, device)
-    rows = device.type == "cpu" and kind == "int8"
-    gguf_weights.check_room(header, dtype, int8_rows=rows)
+    coded = device.type == "cpu" and kind != "none"
+    gguf_weights.check_room(header, dtype, kind if coded else "none")
     with directory_check.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     placer = None
-    if rows:
-        placing.check_matrices(module)
-        placer = placing.MatrixPlacer(module, module)
+    if coded:
+        placing.check_matrices(module, kind)
+        placer = placing.MatrixPlacer(module, module, kind)
     gguf_weights.load(header, module, dtype, placer)
-    if rows:
+    if coded:
         return placing.finish(module)
     return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)
 

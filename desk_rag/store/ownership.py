@@ -48,7 +48,7 @@ _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")
 _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
     r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?|resident\.sock))?"
-    r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+(-\d+)?\.tmp)?)?"
+    r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}(\.shift)?\.safetensors|names\.json)(\.\d+(-\d+)?\.tmp)?)?"
     r"|(drives|rates|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
     r"|lost\+found|\.DS_Store"
 )
@@ -304,9 +304,10 @@ def _graph_facts(entry: Entry, _match: re.Match[str]) -> bool:
     return re.match(rb'[0-9a-f]{16}\n\{"version": ', entry.start()) is not None
 
 
-def _model_record(entry: Entry, _match: re.Match[str]) -> bool:
-    start = entry.start()
-    return start[8:].startswith(b"{") and all(word in start for word in (b'"canaries"', b'"probe"', b'"told"'))
+def _model_record(entry: Entry, match: re.Match[str]) -> bool:
+    start, record = entry.start(), (b'"canaries"', b'"probe"', b'"told"')
+    words = (b'"desk-rag shift ', b'"knots"') if match["shift"] else record
+    return start[8:].startswith(b"{") and all(word in start for word in words)
 
 
 def _json(*keys: str) -> _Content:
@@ -360,6 +361,8 @@ def _tag_file(entry: Entry, _match: re.Match[str]) -> bool:
     return _is_tag(entry.start()) or (entry.path.name != TAG and TAG_CONTENT.startswith(entry.start()))
 
 
+_STAMP = r"(\.(?P<stamp>[0-9a-f]{16}))"
+_MODEL = r"models/[0-9a-f]{32}(?P<shift>\.shift)?\.safetensors"
 _TEMPORARY = r"\.\d+(-\d+)?\.tmp"
 _KV = r"kv/(?P<n>[0-9a-f]{16})/(?P<folder>[0-9a-f]{2})/(?P<tokens>[0-9a-f]{32})"
 _RECORD = _json("id", "path", "producer")
@@ -368,18 +371,15 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
     for pattern, content in (
         (rf"{_KV}\.safetensors", _kv),
         (rf"{_KV}\.\d+-\d+\.tmp", _kv_temporary),
-        (
-            r"quarantine/(?P<n>[0-9a-f]{16})-(?P<tokens>[0-9a-f]{32})\.\d+-\d+(\.(?P<stamp>[0-9a-f]{16}))?\.safetensors",
-            _quarantined,
-        ),
+        (rf"quarantine/(?P<n>[0-9a-f]{{16}})-(?P<tokens>[0-9a-f]{{32}})\.\d+-\d+{_STAMP}?\.safetensors", _quarantined),
         (r"quarantine/catalog\.\d+(\.(?P<stamp>[0-9a-f]{16}))?\.sqlite", _quarantined_catalog),
         (r"quarantine/chats\.\d+\.(?P<stamp>[0-9a-f]{16})\.sqlite", _quarantined_chats),
         (r"vectors/[0-9a-f]{16}\.hnsw", _graph),
         (r"vectors/[0-9a-f]{16}\.json", _graph_facts),
         (rf"vectors/[0-9a-f]{{16}}\.hnsw({_TEMPORARY}|\.tmp)", _or_unwritten(_graph)),
         (rf"vectors/[0-9a-f]{{16}}\.json{_TEMPORARY}", _or_unwritten(_graph_facts)),
-        (r"models/[0-9a-f]{32}\.safetensors", _model_record),
-        (rf"models/[0-9a-f]{{32}}\.safetensors{_TEMPORARY}", _or_unwritten(_model_record)),
+        (_MODEL, _model_record),
+        (rf"{_MODEL}{_TEMPORARY}", _or_unwritten(_model_record)),
         (r"models/names\.json", _json("model", "embedder", "auxiliary")),
         (rf"models/names\.json{_TEMPORARY}", _or_unwritten(_json("model", "embedder", "auxiliary"))),
         (r"logs/(tui|indexer)\.log(\.\d+)?", _log),

@@ -11,11 +11,12 @@ import pytest
 
 from desk_rag.answering import load_costs
 from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import AnswerMode
 from desk_rag.cli.output import answer_json, footer
 from desk_rag.kv.loading.costs import Rates
 from desk_rag.store.kv import rates as kept_rates
 from desk_rag.store.ownership import RATES, foreign_in
-from tests.answer_world import RENT, World, an_engine, ask
+from tests.answer_world import RENT, World, an_engine, ask, loader_of
 from tests.store.made import kv_files
 
 FAST = Rates(1e-4, 1e9, 1e10, 0.1, 100.0)
@@ -66,6 +67,36 @@ def test_a_drive_slower_than_the_model_is_left_alone_and_the_words_are_the_same(
         assert mixed.raw == loaded.raw and 0 < mixed.timings.loaded_bytes < loaded.timings.loaded_bytes
         assert sum(source.warm for source in mixed.sources) == 2
     assert {file: file.stat().st_mtime_ns for file in kv_files(data)} == before, "nothing is written again"
+
+
+def test_full_prefill_is_taken_where_it_is_faster_and_the_answer_says_so(world: World, data: Path) -> None:
+    with an_engine(world, data) as engine:
+        full = ask(engine, RENT, AnswerMode.FULL)
+        assert (full.warm_chunks, full.read_anew_chunks) == (3, 0), "which was asked for, and is no choice"
+        engine._connector.rates = replace(SLOW, prefill_seconds=1e9, whole_tokens_per_second=1e6)
+        engine.forget_loaded()
+        read = loader_of(engine).reader.bytes_read
+        answer = ask(engine, RENT)
+        assert (answer.raw, answer.text, answer.citations) == (full.raw, full.text, full.citations)
+        assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
+        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)
+        assert answer.mode is AnswerMode.CACHED and "stitch" in [stage.name for stage in answer.timings.stages]
+        engine._connector.rates = FAST
+        again = ask(engine, RENT)
+        assert again.warm_chunks == 3 and again.raw == full.raw, "the slab serves caches again"
+        assert loader_of(engine).reader.bytes_read > read
+
+
+def test_full_prefill_is_measured_over_a_slab(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_costs, "_WHOLE_TOKENS", (40, 160))
+    with an_engine(world, data, lean=True) as engine:
+        files = engine.store.sample_kv_files(engine.namespace, 4)
+        serving, slab, loader = engine.serving, engine._slab, loader_of(engine)
+        rates = load_costs.measured(serving.model, serving.prefix, serving.scheme, loader, files, slab)
+        assert 0 < rates.question_seconds < rates.whole(512) < rates.whole(2048) < 600
+        without = load_costs.measured(serving.model, serving.prefix, serving.scheme, loader, files)
+        assert without.whole_tokens_per_second == 0 and without.whole(1) == float("inf")
+        assert ask(engine, RENT).warm_chunks == 3
 
 
 def test_rates_are_measured_once_and_kept(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult
 from desk_rag.kv.serving import ServingModel
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
@@ -248,6 +249,24 @@ def test_recompute_and_lazy_attention_exclude_each_other(world: World, data: Pat
             ask(engine, RENT, recompute=RecomputeChoice(0.5))
         assert not engine.turn.answer_waits()
         assert "Mill Lane" in ask(engine, RENT).raw
+
+
+def test_an_adapted_model_is_served_from_a_slab(world: World, data: Path) -> None:
+    spec = world.prepared.model.spec
+    shift = PlaceShift.zero(spec.num_layers, spec.num_kv_heads, spec.head_dim)
+    adapted = replace(world, prepared=replace(world.prepared, shift=shift))
+    with pytest.raises(ConfigError, match="adapted.*lazy"), an_engine(adapted, data, attention="lazy"):
+        pass
+    with an_engine(world, data) as engine:
+        plain = ask(engine, RENT)
+    with an_engine(adapted, data) as engine:
+        same = ask(engine, RENT)
+        assert same.raw == plain.raw and same.warm_chunks == plain.warm_chunks > 1
+    loud = replace(shift, values=shift.values + 30.0)
+    with an_engine(replace(world, prepared=replace(world.prepared, shift=loud)), data) as engine:
+        assert ask(engine, RENT).raw != plain.raw, "what was learned reaches the cache"
+        whole = ask(engine, RENT, mode=AnswerMode.FULL)
+        assert whole.raw == ask(engine, RENT, recompute=RecomputeChoice(1.0)).raw, "recomputed tokens carry no shift"
 
 
 def test_the_path_follows_settings_device_and_free_memory(

@@ -134,7 +134,7 @@ def _parse(words: list[str]) -> None:
     name, *own = rest
     assert name in group.commands, name  # type: ignore[attr-defined]
     if name == "finetune":
-        from desk_rag.cli.finetune import _parser
+        from desk_rag.cli.training.finetune import _parser
 
         if own and "--help" not in own:
             _parser().parse_args(own)

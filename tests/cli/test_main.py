@@ -154,9 +154,7 @@ def test_that_a_question_was_cut_is_told(desk: Desk, capsys: pytest.CaptureFixtu
     assert json.loads(desk.run(capsys, "ask", "Who was elected?", "--json").out)["question_cut_at"] is None
 
 
-def test_a_drive_without_room_for_chunk_kv_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drive_without_room_for_chunk_kv_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "club.txt").write_text(CLUB, encoding="utf-8")
     (tmp_path / "full.toml").write_text("[store]\nreserve_gib = 1000000\n", encoding="utf-8")
@@ -197,9 +195,7 @@ def test_full_mode_answers_from_the_same_chunks(desk: Desk, capsys: pytest.Captu
     assert "load" in cached["stages"] and "load" not in full["stages"]
 
 
-def test_ask_indexes_a_new_folder_first(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ask_indexes_a_new_folder_first(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tap.md").write_text("# Garden\n\nThe garden tap is shut off in November.\n", encoding="utf-8")
     refused = desk.run(capsys, "ask", "When is the tap shut off?", "--folder", str(tmp_path), "--no-index")
     assert refused.code == 1 and "nothing indexed" in refused.err
@@ -530,9 +526,7 @@ def test_every_kind_of_bad_file_has_its_reason_and_the_rest_goes_on(tmp_path: Pa
     assert "Traceback" not in indexed.err
 
 
-def test_empty_folder_is_said_to_be_empty(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_folder_is_said_to_be_empty(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     where = ("--data-dir", str(tmp_path / "data"))
@@ -704,8 +698,6 @@ def test_durations_read_well(seconds: float, text: str) -> None:
     assert output.duration(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")]
-)
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")])
 def test_sizes_read_well(count: int, text: str) -> None:
     assert output.size(count) == text

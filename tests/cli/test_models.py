@@ -108,11 +108,11 @@ def test_few_heads_come_before_few_parameters_and_what_does_not_fit_last() -> No
 
 
 def test_speed_follows_from_the_weights_that_a_token_reads() -> None:
-    plain = Shape("llama", 2 * 10**9, 10**8, 28, 4, 128, 32768, int8_rows_bytes=2 * 10**9)
-    experts = replace(plain, dense=False, int8_rows_bytes=0)
+    plain = Shape("llama", 2 * 10**9, 10**8, 28, 4, 128, 32768, cpu_bytes={"int8": 2 * 10**9})
+    experts = replace(plain, dense=False, cpu_bytes={})
     models = [Installed(name, "hub", None, 0, "safetensors", each) for name, each in (("a", plain), ("b", experts))]
     rates = {"small": 9e9, "none": 2e9, "int8": 8.88e9}
-    machine = Machine(0, 0, 64 << 30, 20 << 30, 0, multiplies_int8=True, weights_per_second=rates)
+    machine = Machine(0, 0, 64 << 30, 20 << 30, 0, coded_forms=("int8",), weights_per_second=rates)
     speeds = {each.model.name: each.tokens_per_second for each in rank(models, machine)}
     assert speeds == {"a": {"none": 1.0, "int8": 4.4}, "b": {}}
     card = replace(machine, gpu_bytes=8 << 30, gpu_free_bytes=8 << 30, weights_per_second={"nf4": 2e11})

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.bench.answer_quality.data.sample import Sample as Judged
-from desk_rag.cli.finetune import _parser, _train_settings, finetune, judged_questions
+from desk_rag.cli.training.finetune import _parser, finetune, train_settings
+from desk_rag.cli.training.judging import judged_questions
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune import run as run_module
@@ -76,9 +77,7 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
         (["--data", "DATA", "--learning-rate", "-1"], "must not be negative"),
     ],
 )
-def test_nonsense_is_refused_with_a_reason(
-    settings: Settings, tmp_path: Path, words: list[str], message: str
-) -> None:
+def test_nonsense_is_refused_with_a_reason(settings: Settings, tmp_path: Path, words: list[str], message: str) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"passage": "It rained.", "question": "What fell?", "answer": "rain"}\n', encoding="utf-8")
     words = [str(data) if word == "DATA" else word for word in words]
@@ -98,7 +97,7 @@ def test_the_options_are_told(settings: Settings, capsys: pytest.CaptureFixture[
 
 def test_text_is_replayed_where_there_is_some() -> None:
     def share(*words: str) -> float:
-        return _train_settings(_parser().parse_args(["--data", "a", "--out", "b", *words])).replay_share
+        return train_settings(_parser().parse_args(["--data", "a", "--out", "b", *words])).replay_share
 
     assert share() == 0.0
     assert share("--replay", "c") == REPLAY_SHARE > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.cli.finetune import _change
+from desk_rag.cli.training.finetune import _change
 from desk_rag.config import ModelSettings
 from desk_rag.finetune import probe as probe_module
 from desk_rag.finetune.probe import change_error, probe

@@ -35,7 +35,7 @@ from desk_rag.kv.nf4 import launcher as nf4_launcher
 _POINTERS = {
     "rows": "*i64", "words": "*i64", "firsts": "*i32", "codes": "*i8", "scales": "*fp16", "tables": "*fp32",
     "cosines": "*fp32", "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "arrived": "*i32",
-    "exponent": "fp32", "unscaled": "fp32",
+    "exponent": "fp32", "unscaled": "fp32", "shifts": "*fp32",
     "slots": "*i64", "eps": "fp32", "turns": "*fp16",
 }  # fmt: skip
 _IN_DTYPE = {
@@ -123,7 +123,7 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
         cases.append((
             place_chunks._dequant_rope_scatter,
             padded | {"TILE": tuning.tile, "HEADS": 4, "ONE_GROUP": one, "NUM_FIELDS": place_chunks.NUM_FIELDS,
-                      "CODES_BY": 8, "SCALES_BY": 8, "ANGLES_BY": 4},
+                      "CODES_BY": 8, "SCALES_BY": 8, "ANGLES_BY": 4, "SHIFTED": one},
             dtype, tuning.warps, 2,
         ))  # fmt: skip
         for rows in (7, 224):

@@ -45,7 +45,8 @@ def test_the_kernel_proves_itself_on_this_gpu(gpu: torch.device) -> None:
 
 @pytest.mark.parametrize("name", ["qwen2-7b", "llama-3.2-1b", "llama-3.2-3b"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_placing_published_shapes(gpu: torch.device, name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("shifted", [False, True], ids=["plain", "shifted"])
+def test_placing_published_shapes(gpu: torch.device, name: str, dtype: torch.dtype, shifted: bool) -> None:
     """Every layer of seven odd chunks in one launch; at most one step of the dtype apart, nearly everything equal."""
     from desk_rag.kv.kernels import place_chunks
 
@@ -55,10 +56,13 @@ def test_placing_published_shapes(gpu: torch.device, name: str, dtype: torch.dty
     got, expected = (Slabs.of(shape, where.num_slots, gpu, dtype) for _ in range(2))
     chunks = [synthetic.chunk(shape, size, gpu)[2] for size in sizes]
     layers = range(shape.num_layers)
-    place_chunks.place_group(layers, where.placements, chunks, tables, got)  # type: ignore[arg-type]
+    per_chunk = (shape.num_layers, len(chunks), 2, shape.num_kv_heads, shape.head_dim)
+    shifts = torch.randn(per_chunk, device=gpu) if shifted else None
+    place_chunks.place_group(layers, where.placements, chunks, tables, got, shifts)  # type: ignore[arg-type]
     for layer in layers:
-        for placement, chunk in zip(where.placements, chunks, strict=True):
-            place_layer(layer, placement, chunk, tables, expected)  # type: ignore[arg-type]
+        for index, (placement, chunk) in enumerate(zip(where.placements, chunks, strict=True)):
+            shift = None if shifts is None else shifts[layer, index]
+            place_layer(layer, placement, chunk, tables, expected, shift)  # type: ignore[arg-type]
     step = 2.0**-7 if dtype is torch.bfloat16 else 2.0**-10
     for mine, reference in zip(got.layers, expected.layers, strict=True):
         for left, right in ((mine.key_slab, reference.key_slab), (mine.value_slab, reference.value_slab)):

@@ -62,7 +62,7 @@ class QuoteFinder:
                 char_range = _find(source.text, self._key(index), letters)
                 if char_range is None:
                     continue
-                start, end = char_range
+                start, end = _with_marks(source.text, *char_range)
                 citation = Citation(source.number, source.path, narrow(source, start, end), source.text[start:end])
                 if not stands_in(start, quoted_parts(source.text)):
                     return citation
@@ -117,6 +117,20 @@ def _find(text: str, key: _Key, letters: str) -> tuple[int, int] | None:
             return start, end
         index = key.letters.find(letters, index + 1)
     return None
+
+
+def _with_marks(text: str, start: int, end: int) -> tuple[int, int]:
+    """The range with the quotation mark that opens or closes beside it, if the other of the pair stands inside.
+
+    Marks do not count in the comparison, so a range begins at its first letter: 'The Salt Path" to Ana'.
+    """
+    if sum(character in DOUBLE_QUOTES for character in text[start:end]) % 2 == 0:
+        return start, end
+    if start > 0 and text[start - 1] in DOUBLE_QUOTES and not text[start - 2 : start - 1].isalnum():
+        return start - 1, end
+    if text[end : end + 1] and text[end] in DOUBLE_QUOTES:
+        return start, end + 1
+    return start, end
 
 
 def _inside_word(text: str, cut: int) -> bool:

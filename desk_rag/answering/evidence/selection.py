@@ -28,7 +28,7 @@ from desk_rag.answering.evidence.trie_decoding import (
 )
 from desk_rag.answering.evidence.two_values import ValuePreference
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
-from desk_rag.answering.requirements.objections import Objections
+from desk_rag.answering.requirements.objections import Objections, says_all
 from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import Lookup, look_up
@@ -70,6 +70,8 @@ class SelectionConfig:
     selection and verification" in bench/LOG.md for all four values."""
     override_if_named_at: float = 1.0
     """The same for the one sentence about the year, date or number that the question names."""
+    override_if_all_said_at: float = 0.0
+    """The same for the sentence with all words of the question, and those that say as much."""
     lookahead: LookaheadConfig = LookaheadConfig()
 
 
@@ -143,9 +145,10 @@ class _Penalties:
 
     def of(self, place: Place, begin: int, end: int) -> tuple[float, float, tuple[int, int] | None]:
         """`penalty`, `unmet` and `looked_up` of an occurrence."""
+        sentence = place.text[begin:end]
         penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
-        unmet += self.objections.penalty(place.text[begin:end])
+        unmet += self.objections.penalty(sentence) + self.objections.of_origin(place, sentence)
         lookup = self.lookup
         is_row = lookup is not None and (place, begin, end) == lookup.row
         return penalty, unmet, lookup.value if lookup is not None and is_row else None
@@ -177,11 +180,15 @@ class EvidenceSelector:
         if not sentences:
             return first
         occurrences = self._best_occurrences(question, places, sentences)
-        best, *others = sorted(sentences, key=lambda sentence: -occurrences[sentence].rank)
+        best = max(sentences, key=lambda sentence: occurrences[sentence].rank)
+        complete = {sentence for sentence in sentences if says_all(question, sentence.text)}
+        rivals = [one for one in sentences if one != best and not {one, best} <= complete]
         occurrence = occurrences[best]
-        lead = occurrence.rank - max((occurrences[other].rank for other in others), default=-torch.inf)
-        alone = occurrence.unmet == 0 and lead >= _LEAD and Requirements(question).has_values
-        least = self._config.override_if_named_at if alone else self._config.override_refusal_at
+        lead = occurrence.rank - max((occurrences[other].rank for other in rivals), default=-torch.inf)
+        least = self._config.override_refusal_at
+        if occurrence.unmet == 0 and lead >= _LEAD:
+            least = self._config.override_if_named_at if Requirements(question).has_values else least
+            least = self._config.override_if_all_said_at if best in complete else least
         return best.ids[0] if occurrence.rank >= least else first
 
     def select_quote(

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source
-from desk_rag.answering.requirements.objections import Objections
+from desk_rag.answering.requirements.objections import Objections, asks_whether, says_all
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import look_up
-from desk_rag.answering.requirements.stems import coverage
+from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
@@ -69,6 +69,8 @@ _WEIGHTS = {
 
 _LOOKED_UP = 0.75
 """Least probability of an answer that is a cell of the row that the question names."""
+_SAYS_ALL = 0.5
+"""The same where the quote has all words of the question, and a value of the kind asked for."""
 _UNMET = 0.3
 """Most probability of an answer whose quotes are not about what the question names, or objected to: it is doubtful."""
 
@@ -159,8 +161,13 @@ def verify_answer(
     if single is not None and _is_looked_up(question, single, sources):
         return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
     unmet = unmet_by(question, citations, by_number)
-    if unmet or (single is not None and Objections(question).penalty(single.quote)):
+    objected = single is not None and (
+        Objections(question).penalty(single.quote) > 0 or _asks_of_others(question, single, sources)
+    )
+    if unmet or objected:
         return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet)
+    if verdict.supported and single is not None and says_all(question, single.quote):
+        return replace(verdict, probability=max(verdict.probability, _SAYS_ALL))
     return verdict
 
 
@@ -168,6 +175,23 @@ def _is_looked_up(question: str, citation: Citation, sources: Sequence[Source]) 
     """True if the quote is the row of a table that the question names."""
     lookup = look_up(question, [place_of_source(source) for source in sources])
     return lookup is not None and lookup.place.text[lookup.begin : lookup.end] == citation.quote
+
+
+def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]) -> bool:
+    """True if a question for yes or no has a word that other passages have, and the quoted one has not.
+
+    'Does it send anything over the network?' is not answered by a passage that speaks of no network.
+    """
+    if not asks_whether(question):
+        return False
+    own, others = set[str](), set[str]()
+    for source in sources:
+        stems = content_stems(f"{source.path.stem} {source.text}")
+        if source.number == citation.source_number:
+            own |= stems
+        else:
+            others |= stems
+    return any(has_stem(stem, others) and not has_stem(stem, own) for stem in content_stems(question))
 
 
 def unmet_by(question: str, citations: Sequence[Citation], sources: Mapping[int, Source]) -> tuple[str, ...]:

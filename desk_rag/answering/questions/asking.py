@@ -135,7 +135,9 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
         yield from _by_way_of(reader, question, steps, look)
     else:
         events = mails.name_correspondent(_one_fact(reader, question, look), question)
-        yield from look_alikes.with_others(events, reader.store, question, under)
+        yield from look_alikes.with_others(
+            events, reader.store, question, under, embedder=reader.embedder, span_scorer=reader.span_scorer
+        )
 
 
 def _of_whole_folder(

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.requirements.objections import names_code
+from desk_rag.answering.requirements.objections import definition_asked, names_code
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.documents.formats import Format, format_of_name
@@ -30,6 +30,10 @@ _FACTORS = {Fit.STATED: 1.0, Fit.NEARBY: 1.0, Fit.MISSING: 0.5, Fit.OTHER: 0.35}
 """Share of its fused score that a chunk keeps for each requirement; see bench/LOG.md, "Requirements of a question"."""
 _OF_CODE, _OF_TESTS = 0.6, 0.4
 """The same for code and tests where the question is in plain words; see "A repository as a folder" in bench/LOG.md."""
+_DEFINES_AMONG = 60
+"""Chunks among which one with a definition is looked for, where the question asks what something is."""
+_NO_DEFINITION = 0.35
+"""Share of its score that a chunk keeps that does not say what the thing is."""
 _TESTS = frozenset({"test", "tests", "spec", "specs", "testing"})
 
 
@@ -38,12 +42,13 @@ def nearest(
 ) -> list[RetrievedChunk]:
     """Return at most `limit` chunks, best first, see `ranked`."""
     requirements = Requirements(question)
-    best = ranked(store, embedder, question, max(_COMPARED, limit), under)
+    compared = _COMPARED if definition_asked(question) is None else _DEFINES_AMONG
+    best = ranked(store, embedder, question, max(compared, limit), under)
     chunks = list(islice(best, limit))
-    if not requirements and all(of_origin(question, chunk) == 1 for chunk in chunks):
+    if not requirements and compared == _COMPARED and all(of_form(question, chunk) == 1 for chunk in chunks):
         return chunks
-    chunks += islice(best, max(0, _COMPARED - limit))
-    shares = {id(chunk): factor(requirements, chunk) * of_origin(question, chunk) for chunk in chunks}
+    chunks += islice(best, max(0, compared - limit))
+    shares = {id(chunk): factor(requirements, chunk) * of_form(question, chunk) for chunk in chunks}
     return sorted(chunks, key=lambda chunk: -chunk.score * shares[id(chunk)])[:limit]
 
 
@@ -55,8 +60,14 @@ def factor(requirements: Requirements, chunk: RetrievedChunk) -> float:
     return share
 
 
-def of_origin(question: str, chunk: RetrievedChunk) -> float:
-    """The share of its score that a chunk keeps by the kind of its file."""
+def of_form(question: str, chunk: RetrievedChunk) -> float:
+    """The share of its score that a chunk keeps by the kind of its file, and by the form of its sentences."""
+    definition = definition_asked(question)
+    defines = definition is None or definition.search(chunk.passage.chunk.text) is not None
+    return _of_origin(question, chunk) * (1.0 if defines else _NO_DEFINITION)
+
+
+def _of_origin(question: str, chunk: RetrievedChunk) -> float:
     path = chunk.passage.path
     if format_of_name(path.name) is not Format.CODE or names_code(question):
         return 1.0

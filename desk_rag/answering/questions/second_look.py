@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.questions.nearest import DEPTH, factor, of_origin
+from desk_rag.answering.questions.nearest import DEPTH, factor, nearest, of_form
+from desk_rag.answering.requirements.objections import definition_asked
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 
@@ -49,11 +50,13 @@ class SecondLook:
         chunks = retrieve(self.store, embedder, sought, max(DEPTH, self.limit), self.under)
         if self.favoured:
             chunks += retrieve(self.store, embedder, sought, DEPTH // 2, self.favoured)
+        if definition_asked(question):  # it may stand among more chunks than can be scored
+            chunks += nearest(self.store, embedder, sought, self.limit, self.under)
         by_id = {chunk.passage.chunk.chunk_id: chunk for chunk in chunks}  # a favoured chunk replaces its double
         scores = self.span_scorer.read(question, [chunk.passage.chunk.text for chunk in by_id.values()])
         requirements = Requirements(question)
         odds = {
-            chunk_id: self._odds(chunk, score, requirements) + _UNMET_WEIGHT * math.log(of_origin(question, chunk))
+            chunk_id: self._odds(chunk, score, requirements) + _UNMET_WEIGHT * math.log(of_form(question, chunk))
             for (chunk_id, chunk), score in zip(by_id.items(), scores, strict=True)
         }
         return [by_id[chunk_id] for chunk_id in sorted(by_id, key=lambda chunk_id: -odds[chunk_id])[: self.limit]]

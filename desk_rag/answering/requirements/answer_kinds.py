@@ -26,6 +26,7 @@ _ASKS_TIME = re.compile(
 )
 _ASKS_YEAR = re.compile(r"^(?:(?:in|since|until|from|by)\s+)?(?:which|what)\s+years?\b", re.I)
 _ASKS_COLOUR = re.compile(r"^(?:in\s+)?(?:what|which)(?:\s+is\s+the|\s+are\s+the|\s+was\s+the)?\s+colou?rs?\b", re.I)
+_ASKS_LANGUAGE = re.compile(r"^(?:in\s+|into\s+)?(?:what|which)\s+languages?\b", re.I)
 _ASKS_PHONE = re.compile(
     r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
 )
@@ -36,6 +37,13 @@ _ASKS_NUMBER = re.compile(
     r"^how\s+(?:high|long|old|far|large|heavy|tall|wide|deep)\b"
     r"|\bwhat\s+(?:is|was)\s+(?:the\s+)?(?:phone\s+)?number\b",
     re.I,
+)
+_ASKS_SIZE = re.compile(r"^how\s+(?:high|long|far|large|big|heavy|tall|wide|deep|thick)\b", re.I)
+_BARE_NUMBER = re.compile(r"^\d[\d.,]*$")
+_UNIT = re.compile(
+    r"(?:milli|centi|kilo|mega|giga|tera|square|cubic)|(?:met(?:re|er)|inche|yard|mile|gram|kilo|pound|ton|tonne|ounce|litre"
+    r"|liter|gallon|pint|acre|hectare|degree|second|minute|hour|day|night|week|month|year|decade|crown|euro|dollar|franc|cent"
+    r"|byte|page|word|line|point|pixel|watt|volt|amp|bar|piece|part|unit|storey|floor|step|time)s$"
 )
 _WORD_NUMBERS = re.compile(
     r"\b(?:no|none|nothing|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty"
@@ -67,6 +75,14 @@ _COLOUR = re.compile(
     r"|brown|beige|cream|ivory|gold|golden|bronze|copper|turquoise|cyan|teal|magenta|maroon|crimson|scarlet|ochre|olive"
     r"|indigo|lilac|mauve|navy|tan|amber|russet|sand|charcoal|anthracite|transparent|colourless|natural)(?:ish)?\b",
     re.I,
+)
+_LANGUAGE = re.compile(
+    r"\b(?:English|German|French|Spanish|Italian|Portuguese|Dutch|Swedish|Norwegian|Danish|Finnish|Icelandic|Polish|Czech"
+    r"|Slovak|Hungarian|Romanian|Bulgarian|Greek|Turkish|Russian|Ukrainian|Arabic|Hebrew|Persian|Hindi|Urdu|Bengali|Tamil"
+    r"|Chinese|Mandarin|Cantonese|Japanese|Korean|Vietnamese|Thai|Indonesian|Malay|Swahili|Latin|Welsh|Irish|Gaelic"
+    r"|Catalan|Basque|Croatian|Serbian|Slovenian|Estonian|Latvian|Lithuanian|Albanian|Afrikaans|Yiddish|Python|JavaScript"
+    r"|TypeScript|Java|Rust|Go|Ruby|Perl|Kotlin|Swift|Scala|Haskell|Fortran|COBOL|Pascal|Lua|PHP|SQL|C(?:\+\+|#)?)(?!\w)"
+    r"|\blanguages\b"
 )
 _PHONE = re.compile(r"(?:\d[\s()/.-]{0,2}){5}|\bext(?:ension)?\.?\s*\d", re.I)
 _FREQUENCY = re.compile(
@@ -105,6 +121,7 @@ class AnswerKind(Enum):
     AMOUNT = "an amount"
     YEAR = "a year"
     COLOUR = "a colour"
+    LANGUAGE = "a language"
     PHONE = "a phone number"
     ADDRESS = "a mail address"
     FREQUENCY = "a number of times"
@@ -112,12 +129,13 @@ class AnswerKind(Enum):
 
 _ASKS = (
     (_ASKS_NAME, AnswerKind.NAME), (_ASKS_YEAR, AnswerKind.YEAR), (_ASKS_TIME, AnswerKind.TIME),
-    (_ASKS_COLOUR, AnswerKind.COLOUR), (_ASKS_PHONE, AnswerKind.PHONE), (_ASKS_ADDRESS, AnswerKind.ADDRESS),
+    (_ASKS_COLOUR, AnswerKind.COLOUR), (_ASKS_LANGUAGE, AnswerKind.LANGUAGE),
+    (_ASKS_PHONE, AnswerKind.PHONE), (_ASKS_ADDRESS, AnswerKind.ADDRESS),
     (_ASKS_FREQUENCY, AnswerKind.FREQUENCY), (_ASKS_AMOUNT, AnswerKind.AMOUNT), (_ASKS_NUMBER, AnswerKind.NUMBER),
 )  # fmt: skip
 _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
-    AnswerKind.ADDRESS: re.compile(r"\S@\S"),
+    AnswerKind.ADDRESS: re.compile(r"\S@\S"), AnswerKind.LANGUAGE: _LANGUAGE,
 }  # fmt: skip
 
 
@@ -155,6 +173,9 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     kind = kind_asked(question)
     if kind is not None and not is_of_kind(kind, answer):
         return f"The question asks for {kind.value}, and “{answer}” is none"
+    counted = _counted(answer, quotes) if _ASKS_SIZE.search(question.strip()) else ""
+    if counted:
+        return f"The question asks for a size, and “{answer}” is a number of {counted}"
     who_is = _ASKS_WHO_IS.match(question.strip())
     if (
         who_is is not None
@@ -165,3 +186,11 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
     return ""
+
+
+def _counted(answer: str, quotes: str) -> str:
+    """The things that a bare number counts in the quote: 'epochs' for '7' in '7 epochs'; empty for units of measure."""
+    if not _BARE_NUMBER.match(answer):
+        return ""
+    nouns = re.findall(rf"(?<![\w.,]){re.escape(answer.rstrip('.,'))}\s+([a-z]{{3,}}s)\b", quotes)
+    return nouns[0] if nouns and not _UNIT.match(nouns[0]) else ""

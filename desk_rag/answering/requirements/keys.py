@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.objections import definition_asked
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -54,7 +55,7 @@ class Keyed:
 def look_up_key(question: str, places: Sequence[Place]) -> Keyed | None:
     """Return the value of the key that the question spells out; None if none is, or several are."""
     wanted = content_stems(question) - _LIGHT - (_MONEY if _COSTS.search(question) else set())
-    if not wanted:
+    if not wanted or definition_asked(question):
         return None
     requirements = Requirements(question)
     rated = [one for place in dict.fromkeys(places) for one in _lines(question, wanted, requirements, place)]

@@ -15,6 +15,7 @@ from desk_rag.answering.requirements.answer_kinds import (
     only_dates_document,
     only_proposed,
 )
+from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _ASKS_WHETHER = re.compile(
@@ -29,8 +30,19 @@ _CODE_LINE = re.compile(
     r"|func|fn|pub|static|const|let|var|void|public|private)\b.*[:;({,]$|^@\w|^(?:return|import|raise|assert)\s\S+$|^(?:return|raise|yield)\s+(?:[frb]?[\"'{\[]|\w+\()"
     r"|^[\w.]+(?:,\s*[\w.]+)*\s*=\s*[\w.]+[(\[]|->\s*[\w\[\], |]+:?$|\(self\b"
 )
+_SEVERAL_CONSTANTS = re.compile(r"^[A-Z_][\w.]*(?:,\s*[A-Z_][\w.]*)+\s*=\s")
+_CONSTANT = re.compile(r"^[A-Z_][A-Z\d_]*\s*(?::[^=]+)?=\s")
 _ASKS_MEANING = re.compile(r"^what(?:['’]s|\s+is)\s+an?\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\W*$", re.I)
-_MEANS = r"(?:\s+\([^)]*\))?,?\s+(?:(?:is|are)\s+(?:an?|the|one|any)|means|stands\s+for|denotes)\b|\s*[:=|–—]\s|;\s"
+_MEANS = (
+    r"(?:\s+\([^)]*\))?,?\s+(?:(?:is|are)\s+(?:an?|the|one|any)|means|stands\s+for|denotes)\b|\s*[:=|–—]\s+\S+\s+\S|;\s"
+)
+_ASKS_STORAGE = re.compile(
+    r"^how\s+(?:much|many)\s+(?:\w+\s+)?(?:disk|memory|storage|ram\b|space\s+on\s+the\s+(?:disk|drive)|\w*bytes\b)",
+    re.I,
+)
+_STORAGE = re.compile(
+    r"\d\s?(?:[kmgt]i?b|\w*bytes?|%|per\s?cent)\b|_(?:[kmgt]i?b|bytes)\b|\b(?:none|no|nothing|half)\b", re.I
+)
 _ASKS_END = re.compile(
     r"^(?:until\s+)?(?:when|how\s+long)\b.*\b(?:end|expire|finish|run\s+out|over|close)(?:s|d|es|ed)?\b", re.I
 )
@@ -43,7 +55,8 @@ _BEGINS = re.compile(r"\b(?:start|begin|began|begun|commenc)\w*", re.I)
 _ENDS = re.compile(r"\b(?:end|expire|finish)(?:s|es|ed|d)?\b", re.I)
 _OF_A_NAME = re.compile(r"^[^\W\d_a-z][\w.’'-]*(?:\s[^\W\d_a-z][\w.’'-]*)+,\s[^:;]{2,30}:\s")
 _CONTACT = content_stems("phone telephone mobile cell fax number email mail e-mail address call ring dial reach")
-_OTHER_KIND, _NOTHING_NEW, _CODE = 2.5, 5.0, 3.0
+_HOW = content_stems("how much many long often far high large")
+_OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 
 
@@ -56,16 +69,11 @@ class Objections:
         self._ends = _ASKS_END.search(question.strip()) is not None
         self._starts = _ASKS_START.search(question.strip()) is not None
         self._plain = not names_code(question)
-        asks_whether = _ASKS_WHETHER.match(question.strip()) is not None
-        self._known = set[str]() if asks_whether else content_stems(question)
-        meaning = _ASKS_MEANING.match(question.strip())
-        # 'A chunk is …', 'word: chunk; means: …'
-        thing = re.escape(meaning["thing"]) if meaning is not None else ""
+        self._known = set[str]() if asks_whether(question) else content_stems(question)
+        self._storage = _ASKS_STORAGE.search(question.strip()) is not None
         asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
-        self._says_meaning = (
-            re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I) if thing else None
-        )
+        self._says_meaning = definition_asked(question)
 
     def penalty(self, sentence: str) -> float:
         """The log-odds that a sentence loses."""
@@ -82,16 +90,46 @@ class Objections:
             lost += _OTHER_KIND
         if self._says_meaning is not None and not self._says_meaning.search(sentence):
             lost += _OTHER_KIND
+        if self._storage and not _STORAGE.search(sentence):
+            lost += _OTHER_KIND
         if self._known and content_stems(sentence) <= self._known:
             lost += _NOTHING_NEW
-        if self._plain and _CODE_LINE.search(sentence.strip()):
+        if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(sentence.strip())):
             lost += _CODE
         return lost
+
+    def of_origin(self, place: Place, sentence: str) -> float:
+        """The log-odds that words of a program lose, where the question is in plain words; constants lose nothing."""
+        return _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
+
+
+def definition_asked(question: str) -> re.Pattern[str] | None:
+    """The form of a sentence that says what the thing of 'What is a …?' means; None for other questions.
+
+    'A chunk is …', 'word: chunk; means: …'
+    """
+    meaning = _ASKS_MEANING.match(question.strip())
+    if meaning is None:
+        return None
+    thing = re.escape(meaning["thing"])
+    return re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I | re.M)
 
 
 def _share(stems: set[str], others: set[str]) -> bool:
     """True if one of the words is among the others."""
     return any(has_stem(stem, others) for stem in stems)
+
+
+def asks_whether(question: str) -> bool:
+    """True if a question asks for yes or no."""
+    return _ASKS_WHETHER.match(question.strip()) is not None
+
+
+def says_all(question: str, sentence: str) -> bool:
+    """True if a sentence has all words of a question that carry meaning, and what may be an answer of its kind."""
+    kind, wanted, stems = kind_asked(question), content_stems(question) - _HOW, content_stems(sentence)
+    of_kind = kind is not None and is_of_kind(kind, sentence)
+    return of_kind and len(wanted) > 1 and all(has_stem(stem, stems) for stem in wanted)
 
 
 def names_code(question: str) -> bool:

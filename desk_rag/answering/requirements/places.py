@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.documents.formats import Format, format_of_name
 
 if TYPE_CHECKING:
     from desk_rag.answering.events import Source
@@ -31,6 +32,8 @@ class Place:
     """File name and headings; words are parted by blanks."""
     body: int
     """Character of `text` at which the title line ends."""
+    is_code: bool = False
+    """True for the source of a program."""
 
     def marker_before(self, begin: int) -> int:
         """The begin of a list item's number that ends at `begin`; `begin` without one."""
@@ -66,7 +69,8 @@ def _place(text: str, path: Path, title: str, location: Location) -> Place:
     names = [_spaced(path.parent.name), _spaced(path.stem), "" if several else of_section]
     first, newline, _ = text.partition("\n")
     titled = bool(newline and title) and first.startswith(title)
-    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0)
+    is_code = format_of_name(path.name) is Format.CODE
+    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0, is_code)
 
 
 def _spaced(name: str) -> str:

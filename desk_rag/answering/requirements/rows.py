@@ -38,6 +38,7 @@ _ON_DATE = re.compile(r"\b(?:on|date|day|when)\b|^(?:paid|sold)$", re.I)
 _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
 _WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
 _WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
+_IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _WHAT = re.compile(r"^\W*what(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
 _LEAST_COVERED = 0.8
 """Share of the question's words that table, section and row must have."""
@@ -149,10 +150,10 @@ def _row(
     named = [cell for cell in cells if _named(cell, wanted, question)]
     if not named:
         return None
-    cell_asked_for = _asked(question, wanted, cells, named)
+    stems = around | content_stems(line)
+    cell_asked_for = _asked(question, wanted, cells, named) or _only_other(question, wanted <= stems, cells, named)
     if cell_asked_for is None:
         return None
-    stems = around | content_stems(line)
     covered = sum(has_stem(stem, stems) for stem in wanted) / len(wanted)
     return covered, Lookup(place, begin, end, (begin + cell_asked_for.begin, begin + cell_asked_for.end))
 
@@ -165,13 +166,22 @@ def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:
 
 
 def _named(cell: _Field, wanted: set[str], question: str) -> bool:
-    """True if the question names the value of the cell; a number counts only with the name of its column."""
-    stems = content_stems(cell.value)
+    """True if the question names the value of the cell, apart from words in brackets.
+
+    A number counts only with the name of its column.
+    """
+    stems = content_stems(_IN_BRACKETS.sub("", cell.value))
     if not stems:
         return False
     if all(stem.isdigit() for stem in stems):
         return bool(content_stems(cell.key) & wanted) and stems <= content_stems(question)
     return all(has_stem(stem, wanted) for stem in stems)
+
+
+def _only_other(question: str, all_named: bool, cells: list[_Field], named: list[_Field]) -> _Field | None:
+    """The second of two cells, if row, heading and file name have all words of a question that begins with 'what'."""
+    others = [cell for cell in cells if cell not in named and cell.value]
+    return others[0] if all_named and len(cells) == 2 and len(others) == 1 and _WHAT.match(question) else None
 
 
 def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Field]) -> _Field | None:

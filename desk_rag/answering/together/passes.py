@@ -14,8 +14,6 @@ from desk_rag.kv.forward.inputs import Questions, padded
 from desk_rag.kv.forward.runner import Before, FusedPass, Pass
 from desk_rag.kv.loading import layerwise
 from desk_rag.kv.loading.load import ChunksLost
-from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.rope import RotaryTables
 
 
 @dataclass(slots=True, eq=False)
@@ -52,9 +50,11 @@ class RowPass:
 class Row:
     """One row of the slabs: an answer's cache."""
 
-    def __init__(self, index: int, cache: SlabCache, prefix: PrefixKV, tables: RotaryTables) -> None:
-        self.cache, self.slots, self.fused = cache, layerwise.CacheTarget.of(tables, cache), RowPass(index)
-        self._prefix, self._has_prefix = prefix, False
+    def __init__(self, index: int, cache: SlabCache, target: CacheTarget) -> None:
+        shift = None if target.slab is None else target.slab.slots.shift
+        self.slots = layerwise.CacheTarget.of(target.tables, cache, shift)
+        self.cache, self.fused = cache, RowPass(index)
+        self._prefix, self._has_prefix = target.prefix, False
 
     def lay_prefix(self) -> None:
         """Write the shared prefix to its slots unless it is there already."""
@@ -74,7 +74,7 @@ class Rows:
         """Raises torch.OutOfMemoryError."""
         slabs = SlabRows(target.model, count, capacity)
         self._decoder = fused.over(slabs.layers)
-        self.rows = [Row(index, cache, target.prefix, target.tables) for index, cache in enumerate(slabs.caches)]
+        self.rows = [Row(index, cache, target) for index, cache in enumerate(slabs.caches)]
 
     def serve(self, wishes: Sequence[PassWish]) -> None:
         """Run one pass for those that wait for several tokens, else for all of them."""

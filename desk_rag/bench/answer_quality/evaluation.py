@@ -19,7 +19,7 @@ from desk_rag.bench.answer_quality.data.sample import Sample, digest_of
 from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way
 from desk_rag.bench.answer_quality.prefill import prefill_chunks
 from desk_rag.bench.answer_quality.results_cache import Answered, Entry, Journal
-from desk_rag.bench.answer_quality.run import Item, Said, Setting, Shelved, ask, to_item
+from desk_rag.bench.answer_quality.run import NO_PREFIX, Item, Said, Setting, Shelved, ask, to_item
 from desk_rag.bench.answer_quality.score import Judge, mark
 from desk_rag.bench.answer_quality.tables import Report, to_report
 from desk_rag.bench.baselines import selectors
@@ -30,6 +30,7 @@ from desk_rag.kv.prefix_variants.variants import PLAIN, PrefixVariants, build_pr
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.rope import build_tables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
@@ -74,6 +75,7 @@ def evaluate(
     auxiliary: AuxiliaryModel | None = None,
     judge: Judge | None = None,
     chooser: EvidenceSelector | None = None,
+    shift: PlaceShift | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Ask every sample in every mode and sum up.
@@ -81,22 +83,26 @@ def evaluate(
     With a `folder`, answers are kept there under a hash of the configuration, and a run that was stopped goes on where
     it was. KL divergence, top-1 agreement and ratios need full prefill among the modes. `auxiliary` serves the
     selectors that ask for one; with a `judge` answers are marked as the user would see them; a `chooser` chooses what
-    they quote. Raises ConfigError, UnsupportedModel (ablation positions on sliding layers).
+    they quote; adapted modes need a `shift`. Raises ConfigError, UnsupportedModel (ablation positions, sliding layers).
     """
     if not samples or not modes:
         raise ConfigError("There is nothing to measure.", remedy="Give questions and at least one mode.")
     ordered = sorted(modes, key=lambda mode: mode.way is not Way.FULL)
-    _check(ordered, auxiliary)
+    _check(ordered, auxiliary, chooser)
+    if shift is None and any(mode.way is Way.ADAPTED for mode in modes):
+        raise ConfigError("Adapted modes need a learned shift.", remedy="Name its file with --shift.")
     prefix = prefill_prefix(model)
     setting = Setting(model, prefix, build_tables(model, 1), settings.max_new_tokens, auxiliary)
     items = [to_item(sample, setting) for sample in samples]
     longest = prefix.num_tokens + max(item.num_tokens for item in items) + settings.max_new_tokens
     scheme = _scheme(model, prefix, settings.coding)
     ladder = _ladder(model, prefix, items, modes, settings, scheme)
-    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary, ladder, chooser)
+    tables = build_tables(model, longest)
+    setting = Setting(model, prefix, tables, settings.max_new_tokens, auxiliary, ladder, chooser, shift)
     batches = _batches(items, _rows(model, settings), _room(model))
     configuration = _configuration(setting, samples, modes, settings, scheme) | {"judge": _judge_name(judge)}
     configuration |= {"quotes": chooser.name} if chooser is not None else {}
+    configuration |= {"shift": shift.digest} if shift is not None else {}
     journal = Journal(folder, configuration, batches)
     done = 0
     for batch in batches:
@@ -198,6 +204,7 @@ def _prefilled(
     laid = [mode for mode in modes if mode.way is not Way.FULL]
     wanted = {one for mode in laid for item in items for one in setting.shelved(mode, item)}
     before = {rung.count: rung.prefix for rung in setting.ladder.variants} if setting.ladder else {0: setting.prefix}
+    before[NO_PREFIX] = PrefixKV(setting.prefix.keys[:, :, :0], setting.prefix.values[:, :, :0])
     known: dict[Shelved, QuantizedKV] = {}
     for count in sorted({count for count, _ in wanted}):
         chunks = [ids for rung, ids in wanted if rung == count]
@@ -205,8 +212,10 @@ def _prefilled(
     return known
 
 
-def _check(modes: Sequence[Mode], auxiliary: AuxiliaryModel | None) -> None:
+def _check(modes: Sequence[Mode], auxiliary: AuxiliaryModel | None, chooser: EvidenceSelector | None) -> None:
     for mode in modes:
+        if mode.way is Way.APE and chooser is not None:
+            raise ConfigError("Quotes are not chosen with APE's attention.", remedy="Add --quotes greedy.")
         if mode.way is Way.RECOMPUTE:
             selectors.check(mode.selector)
         if mode.selector.startswith("aux") and auxiliary is None:

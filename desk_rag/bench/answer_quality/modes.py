@@ -20,6 +20,12 @@ class Way(Enum):
     REORDERED = "reordered"
     COMPOSITE = "composite"
     PARALLEL = "parallel"
+    ADAPTED = "adapted"
+    """Stitched at reordered positions, with the shift that `desk-rag adapt` learned."""
+    APE = "ape"
+    """As PARALLEL, with attention to the chunks at a lower temperature and scaled down (APE, arXiv 2502.05431)."""
+    BLOCK = "block"
+    """As REORDERED, of chunks prefilled alone, without the shared prefix (Block-Attention, arXiv 2409.15355)."""
     RECOMPUTE = "recompute"
     """Stitched at reordered positions, then some of their tokens computed anew."""
 

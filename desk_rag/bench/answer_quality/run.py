@@ -19,6 +19,7 @@ from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, fo
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import Mode, Way
 from desk_rag.bench.answer_quality.prefill import ChunkIds
+from desk_rag.bench.baselines.parallel_attention import attending
 from desk_rag.bench.baselines.positions import Overlapping, overlapping_plan
 from desk_rag.bench.baselines.selectors import select
 from desk_rag.errors import ConfigError
@@ -30,11 +31,16 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
-_OVERLAPPING = {Way.COMPOSITE: Overlapping.COMPOSITE, Way.PARALLEL: Overlapping.PARALLEL}
+_OVERLAPPING = {
+    Way.COMPOSITE: Overlapping.COMPOSITE, Way.PARALLEL: Overlapping.PARALLEL, Way.APE: Overlapping.PARALLEL
+}  # fmt: skip
+NO_PREFIX = -1
+"""Stands for the number of primers of a chunk that was prefilled without even the shared prefix."""
 _QUESTION_ROOM = 256
 Shelved = tuple[int, ChunkIds]
 """Names a chunk KV: how many primers it was prefilled behind, and its token ids."""
@@ -72,9 +78,13 @@ class Setting:
     """Prefix variants of primed modes."""
     chooser: EvidenceSelector | None = None
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
+    shift: PlaceShift | None = None
+    """Learned shift of adapted modes, on the model's device."""
 
     def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
         """Keys of the chunk KVs that `mode` uses for `item`, in the plan's order."""
+        if mode.way is Way.BLOCK:
+            return [(NO_PREFIX, ids) for ids in item.chunks]
         if self.ladder is None or not mode.primed:
             return [(0, ids) for ids in item.chunks]
         return [(self.ladder.for_place(place).count, ids) for place, ids in enumerate(item.chunks)]
@@ -137,6 +147,20 @@ def ask(
     full: Sequence[Said] | None,
 ) -> list[Said]:  # fmt: skip
     """Answer `items` in `mode`; `full` are full prefill's answers to them, if they are known."""
+    if mode.way is not Way.APE:
+        return _ask(setting, mode, items, known, full)
+    said: list[Said] = []
+    for number, item in enumerate(items):  # one by one: the slots of the chunks differ
+        end = setting.prefix.num_tokens + sum(len(ids) for ids in item.chunks)
+        with attending(setting.model, slice(setting.prefix.num_tokens, end)):
+            said += _ask(setting, mode, [item], known, None if full is None else [full[number]])
+    return said
+
+
+def _ask(
+    setting: Setting, mode: Mode, items: Sequence[Item], known: Mapping[Shelved, QuantizedKV],
+    full: Sequence[Said] | None,
+) -> list[Said]:  # fmt: skip
     model, size = setting.model, setting.prefix.num_tokens
     capacity = size + max(item.num_tokens for item in items) + setting.max_new_tokens
     if setting.chooser is not None:
@@ -214,7 +238,8 @@ def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mappi
     lengths = [chunk.num_tokens for chunk in chunks]
     scheme = _OVERLAPPING.get(mode.way)
     where = plan(size, lengths) if scheme is None else overlapping_plan(setting.model, size, lengths, scheme)
-    stitched = stitch(setting.model, where, setting.prefix, chunks, setting.tables, row)
+    shift = setting.shift if mode.way is Way.ADAPTED else None
+    stitched = stitch(setting.model, where, setting.prefix, chunks, setting.tables, row, shift)
     selecting = 0.0
     if mode.way is Way.RECOMPUTE:
         stitching = watch.lap()

@@ -39,6 +39,12 @@ def needs_cache(name: str) -> bool:
     return name in (_DELTA_KV, _QUERY) if name in _COMPARED else SelectorName(name).needs_cache
 
 
+def _random(context: SelectionContext, budget: int) -> list[int]:
+    """Any tokens; the same ones for the same question and chunks."""
+    generator = np.random.default_rng([*context.question_ids, *context.lengths])
+    return [int(token) for token in generator.choice(sum(context.lengths), budget, replace=False)]
+
+
 def _first_k(context: SelectionContext, budget: int) -> list[int]:
     """The first tokens of every chunk (EPIC, arXiv 2410.15332)."""
     count = max(1, token_selection.even_share(context.lengths, budget))
@@ -58,7 +64,7 @@ def _query(context: SelectionContext, budget: int) -> list[int]:
 
 
 _DELTA_KV, _QUERY = "delta-kv", "query"
-_COMPARED: dict[str, Selector] = {"first-k": _first_k, _DELTA_KV: _delta_kv, _QUERY: _query}
+_COMPARED: dict[str, Selector] = {"random": _random, "first-k": _first_k, _DELTA_KV: _delta_kv, _QUERY: _query}
 NAMES = (*_COMPARED, *(name.value for name in SelectorName))
 """Names of all selectors, those for comparison first."""
 

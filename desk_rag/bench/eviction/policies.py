@@ -6,7 +6,8 @@ import heapq
 from collections import OrderedDict, deque
 from typing import Protocol
 
-from desk_rag.store.kv.policy import ADMIT_FROM, Cost, decayed, priority, rank
+from desk_rag.kv.loading.retention import decayed
+from desk_rag.store.kv.policy import ADMIT_FROM, Cost, priority, rank
 
 
 class Policy(Protocol):

@@ -2,10 +2,10 @@
 
 Every answer draws chunks by a Zipf law, in any order. What memory does not hold is read from the drive by the loader,
 out of the page cache, and placed into a cache: position-free copies are rotated to their places, copies per position
-only decoded. The ways take turns at every answer; the first quarter of a trace fills the memory and is not counted.
-Rates are given twice: with every copy of every way on the drive, and with a drive budget too, where a copy that the
-drive does not hold costs a prefill besides. The values are random: time does not depend on them. The last line is
-JSON. (After LazyAttention's throughput under skew.)
+only decoded; on a GPU one kernel does either. The ways take turns at every answer; the first quarter of a trace fills
+the memory and is not counted. Rates are given twice: with every copy of every way on the drive, and with a drive budget
+too, where a copy that the drive does not hold costs a prefill besides. The values are random: time does not depend on
+them. The last line is JSON. (After LazyAttention's throughput under skew.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from desk_rag.bench.models import synthetic
 from desk_rag.bench.models.synthetic import Shape, Slabs
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.calibration.texts import PROBE
+from desk_rag.kv.kernels.availability import place_group
 from desk_rag.kv.loading.costs import Tier
 from desk_rag.kv.loading.loader import Load, Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
@@ -78,6 +79,8 @@ class Desk:
     """By bits, chunk and place; position-free copies have place 0."""
     stitch_plan: StitchPlan
     tables: RotaryTables
+    still: RotaryTables
+    """Tables that turn nothing."""
     slabs: Slabs
     device: torch.device
 
@@ -88,6 +91,11 @@ class Desk:
     def place(self, way: Way, load: Load) -> None:
         """Fill the cache with the chunks of a load."""
         chunks = [load.quantized(index) for index in range(len(load.items))]
+        kernel = place_group(self.device) if way.bits == 8 else None
+        if kernel is not None:
+            tables = self.still if way.is_per_position else self.tables
+            kernel(range(len(self.slabs.layers)), self.stitch_plan.placements, chunks, tables, self.slabs)  # type: ignore[arg-type]
+            return
         for layer, _ in enumerate(self.slabs.layers):
             for placement, chunk in zip(self.stitch_plan.placements, chunks, strict=True):
                 if not way.is_per_position:
@@ -269,7 +277,10 @@ def _desk(place: Path, shape: Shape, options: argparse.Namespace, device: torch.
     stitch_plan = plan(0, [options.tokens] * options.places)
     tables = synthetic.tables(shape, stitch_plan.next_position, device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    return Desk(files, stitch_plan, tables, Slabs.of(shape, stitch_plan.num_slots, device, dtype), device)
+    still = replace(
+        tables, cos=tuple(map(torch.ones_like, tables.cos)), sin=tuple(map(torch.zeros_like, tables.sin))
+    )
+    return Desk(files, stitch_plan, tables, still, Slabs.of(shape, stitch_plan.num_slots, device, dtype), device)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:

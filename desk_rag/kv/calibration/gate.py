@@ -21,6 +21,7 @@ from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables, build_tables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
@@ -92,13 +93,13 @@ class _GroupRun:
     def coded(self, scheme: QuantScheme) -> list[QuantizedKV]:
         return [quantize(chunk, scheme) for chunk in self.chunks]
 
-    def finds_needle(self, chunks: Sequence[QuantizedKV]) -> bool:
-        self._place(chunks)
+    def finds_needle(self, chunks: Sequence[QuantizedKV], shift: PlaceShift | None = None) -> bool:
+        self._place(chunks, shift)
         answer = greedy(self.model, self.cache, self.question, self.plan.next_position, _ANSWER_TOKENS)
         return self.group.needle in self.model.prompt.decode(answer)
 
-    def _place(self, chunks: Sequence[QuantizedKV]) -> None:
-        stitch(self.model, self.plan, self.prefix, chunks, self.tables, self.cache)
+    def _place(self, chunks: Sequence[QuantizedKV], shift: PlaceShift | None = None) -> None:
+        stitch(self.model, self.plan, self.prefix, chunks, self.tables, self.cache, shift)
 
 
 def greedy(model: LanguageModel, cache: SlabCache, question: Sequence[int], position: int, limit: int) -> list[int]:
@@ -129,6 +130,14 @@ def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[Calibratio
     return GateReport(
         scheme=scheme, score=score, plain_score=plain, needles_found=needles, needles_expected=len(expected)
     )
+
+
+def canaries_answered(
+    model: LanguageModel, prefix: PrefixKV, scheme: QuantScheme, shift: PlaceShift | None = None
+) -> int:
+    """Number of calibration groups whose answer over stitched, shifted chunk KV contains the code asked for."""
+    runs = (_GroupRun(model, prefix, group) for group in GROUPS)
+    return sum(run.finds_needle(run.coded(scheme), shift) for run in runs)
 
 
 def probe_kv(model: LanguageModel, prefix: PrefixKV) -> ChunkKV:

@@ -21,6 +21,7 @@ from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory.device import is_out_of_memory
 
@@ -156,6 +157,7 @@ class ModelRunner:
         fused: bool | None = None,
         graphs: bool = True,
         known: dict[int, str] | None = None,
+        shift: PlaceShift | None = None,
     ) -> None:
         """`fused` uses the fused pass wherever the model supports it; by default on a GPU only. Raises OutOfMemory.
 
@@ -172,7 +174,7 @@ class ModelRunner:
                 f"There is not enough free memory for a context of {capacity:,} tokens.",
                 remedy="Close other programs that use it, or lower `context_tokens` under [answer].",
             ) from error
-        self.slots = CacheTarget.of(tables, self.cache)
+        self.slots = CacheTarget.of(tables, self.cache, shift)
         use_fused = model.device.type == "cuda" if fused is None else fused
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
         fits = use_fused and whole_heads and fused_decoder.supports(model)

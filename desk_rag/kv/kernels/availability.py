@@ -32,6 +32,7 @@ class PlaceGroup(Protocol):
         chunks: Sequence[QuantizedKV],
         tables: RotaryTables,
         cache: SlabCache,
+        shifts: torch.Tensor | None = None,
     ) -> None: ...
 
 
@@ -40,14 +41,14 @@ def is_large(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in _LARGE_GPUS
 
 
-def available(device: torch.device) -> bool:
-    """True if `kernels.place_chunks` can be imported and used for caches on `device`."""
-    return device.type == "cuda" and proven("placing chunks", _agrees, gpu_index(device))
+def available(device: torch.device, *, shifted: bool = False) -> bool:
+    """True if `kernels.place_chunks` can be imported and used for caches on `device`, with or without shifts."""
+    return device.type == "cuda" and proven("placing chunks", _agrees, gpu_index(device), shifted)
 
 
-def place_group(device: torch.device) -> PlaceGroup | None:
+def place_group(device: torch.device, *, shifted: bool = False) -> PlaceGroup | None:
     """The kernel that places int8 layers on `device`, or None if the torch reference is to be used."""
-    if not available(device):
+    if not available(device, shifted=shifted):
         return None
     from desk_rag.kv.kernels import place_chunks
 
@@ -72,7 +73,7 @@ def some_tables(positions: int, dim: int, device: torch.device) -> RotaryTables:
     return RotaryTables((angle.cos(),), (angle.sin(),), (0,))
 
 
-def _agrees(device: torch.device) -> bool:
+def _agrees(device: torch.device, shifted: bool) -> bool:
     from desk_rag.kv.kernels import place_chunks
 
     heads, tokens, dim, groups = 2, 37, 64, 2
@@ -82,8 +83,12 @@ def _agrees(device: torch.device) -> bool:
     slots = SlabLayer(*(torch.zeros(1, heads, tokens, dim, device=device) for _ in range(2)))
     target = place_chunks.Target.of(tables, [slots])
     row = place_chunks.row_of(coded, target, 0, position=1, slot=0)
-    place_chunks.launch(place_chunks.batch_of_rows(row[None, None], target), target)
+    shift = torch.randn(2, heads, dim, generator=torch.Generator().manual_seed(1)).to(device)
+    shifts = shift[None, None] if shifted else None
+    place_chunks.launch(place_chunks.batch_of_rows(row[None, None], target), target, shifts=shifts)
     keys, values = dequantize_layer(coded)
+    if shifted:
+        keys, values = keys + shift[0, :, None], values + shift[1, :, None]
     rotated = torch.empty_like(keys)
     rotate_into(keys, tables.cos[0][1:], tables.sin[0][1:], rotated)
     largest = max(keys.abs().max().item(), values.abs().max().item())

@@ -108,10 +108,12 @@ def place_group(
     chunks: Sequence[QuantizedKV],
     tables: RotaryTables,
     cache: SlabCache,
+    shifts: torch.Tensor | None = None,
 ) -> None:
-    """Write `layers` of all chunks into the slabs, dequantized and rotated, in one launch.
+    """Write `layers` of all chunks into the slabs, dequantized, shifted and rotated, in one launch.
 
     All layers named must be int8 and on the cache's device. Same result as `stitch.place_layer` for each of them.
+    `shifts` [L, C, 2, H, D], of every layer of the cache, are added to keys before rotation and to values.
     """
     wanted = list(layers)
     if not wanted or not chunks:
@@ -124,7 +126,7 @@ def place_group(
             assert isinstance(coded, Int8Layer), "raw layers are placed by the reference"
             assert chunk.num_tokens == placement.num_tokens, "plan and chunk differ in length"
             rows[number, index] = row_of(coded, target, layer, placement.position, placement.slot)
-    launch(batch_of_rows(rows, target), target)
+    launch(batch_of_rows(rows, target), target, shifts=None if shifts is None else shifts[wanted])
 
 
 def row_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: int) -> Offsets:
@@ -222,8 +224,14 @@ def _shift(target: Target, position: int, slot: int) -> tuple[int, int, int, int
     return turned, turned, moved, moved
 
 
-def launch(batch: Batch, target: Target, layers: slice = slice(None), tuning: Tuning = DEFAULT_TUNING) -> None:
-    """Run the kernel for `layers` of the batch on the current stream; what rows point to must live until it is done."""
+def launch(
+    batch: Batch, target: Target, layers: slice = slice(None), tuning: Tuning = DEFAULT_TUNING,
+    shifts: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """Run the kernel for `layers` of the batch on the current stream; what rows point to must live until it is done.
+
+    `shifts` fp32 [L, C, 2, H, D] go with the batch's rows [L, C].
+    """
     rows = batch.rows[layers].flatten(0, 1)
     if not batch.most_tokens or not len(rows):
         return
@@ -233,8 +241,13 @@ def launch(batch: Batch, target: Target, layers: slice = slice(None), tuning: Tu
     per_program = next(count for count in (tuning.heads, 4, 2, 1) if count <= tuning.heads and heads % count == 0)
     grid = (triton.cdiv(batch.most_tokens, tuning.tile), heads // per_program, len(rows))
     assert grid[2] < 65_536, "too many chunk-layers for one launch"
+    if shifts is not None:
+        assert shifts.shape == (*batch.rows.shape[:2], 2, heads, dim) and shifts.dtype == torch.float32
+        assert shifts.is_contiguous() and shifts.device == target.slab.device
+        shifts = shifts[layers]
     _dequant_rope_scatter[grid](
-        rows, target.codes, target.scales, target.table, target.slab, capacity * dim,
+        rows, target.codes, target.scales, target.table, target.slab, target.table if shifts is None else shifts,
+        capacity * dim, SHIFTED=shifts is not None,
         DIM=dim, DIM_PADDED=triton.next_power_of_2(dim), HALF=half, HALF_PADDED=triton.next_power_of_2(half),
         REST=rest, REST_PADDED=triton.next_power_of_2(max(rest, 1)), TILE=tuning.tile, HEADS=per_program,
         ONE_GROUP=batch.one_group, NUM_FIELDS=NUM_FIELDS, CODES_BY=batch.codes_by, SCALES_BY=batch.scales_by,
@@ -279,7 +292,7 @@ def _divisor(addresses: Offsets | int, size: int, largest: int, row: int) -> int
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _dequant_rope_scatter(  # type: ignore[no-untyped-def]  # Triton reads annotations: only its own may stand here
-    rows, codes, scales, tables, slabs, head_stride,
+    rows, codes, scales, tables, slabs, shifts, head_stride, SHIFTED: tl.constexpr,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr,
     REST: tl.constexpr, REST_PADDED: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr,
     ONE_GROUP: tl.constexpr, NUM_FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
@@ -331,6 +344,10 @@ def _dequant_rope_scatter(  # type: ignore[no-untyped-def]  # Triton reads annot
         z2 = tl.load(key_zero + of_head + HALF, mask=coarse_mask, other=0.0).to(tl.float32)
         k1 = q1 * s1 + z1
         k2 = q2 * s2 + z2
+        if SHIFTED:  # of this row: keys [H, D], then values [H, D]
+            shift = shifts + (tl.program_id(2) * 2 * tl.num_programs(1) * HEADS + head) * DIM
+            k1 += tl.load(shift + c, mask=c < HALF, other=0.0)[None, :]
+            k2 += tl.load(shift + HALF + c, mask=c < HALF, other=0.0)[None, :]
         turned = key_slots + to_here + c[None, :]
         tl.store(turned, (k1 * cos - k2 * sin).to(slabs.dtype.element_ty), mask=pair)
         tl.store(turned + HALF, (k2 * cos + k1 * sin).to(slabs.dtype.element_ty), mask=pair)
@@ -346,8 +363,12 @@ def _dequant_rope_scatter(  # type: ignore[no-untyped-def]  # Triton reads annot
             q3 = tl.load(key_codes + from_here + 2 * HALF + r[None, :], mask=plain, other=0).to(tl.float32)
             s3 = tl.load(key_scale + of_rest, mask=rest_mask, other=0.0).to(tl.float32)
             z3 = tl.load(key_zero + of_rest, mask=rest_mask, other=0.0).to(tl.float32)
-            rest = (q3 * s3 + z3).to(slabs.dtype.element_ty)
-            tl.store(key_slots + to_here + 2 * HALF + r[None, :], rest, mask=plain)
+            k3 = q3 * s3 + z3
+            if SHIFTED:
+                k3 += tl.load(shift + 2 * HALF + r, mask=r < REST, other=0.0)[None, :]
+            tl.store(key_slots + to_here + 2 * HALF + r[None, :], k3.to(slabs.dtype.element_ty), mask=plain)
         vs = tl.load(value_scale + head * tokens + t, mask=live, other=0.0).to(tl.float32)
         v = tl.load(value_codes + from_here + d[None, :], mask=whole, other=0).to(tl.float32) * vs[:, None]
+        if SHIFTED:
+            v += tl.load(shift + tl.num_programs(1) * HEADS * DIM + d, mask=d < DIM, other=0.0)[None, :]
         tl.store(value_slots + to_here + d[None, :], v.to(slabs.dtype.element_ty), mask=whole)

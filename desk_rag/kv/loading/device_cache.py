@@ -1,13 +1,12 @@
-"""LRU cache of chunk payloads on the computing device: GPU memory, or host memory without a GPU.
+"""Cache of chunk payloads on the computing device: GPU memory, or host memory without a GPU.
 
 Complete payloads stay after their answer, up to a number of bytes, so that a chunk that is used again is not loaded
-again.
+again; the least used goes first.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +14,7 @@ from typing import Protocol
 import torch
 
 from desk_rag.kv.loading.host_memory import Arena, Extent, aligned, round_up
+from desk_rag.kv.loading.retention import Uses
 
 
 @dataclass(slots=True, eq=False)
@@ -52,15 +52,16 @@ class HostPayloadCache:
         self._arena = Arena(nbytes, pinned=False)
 
     def borrow(self, requests: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
-        return [self._buffer(key, nbytes) for key, nbytes in requests]
+        cached = [self._arena.find(key) for key, _ in requests]  # before any of them makes room for another
+        return [
+            self._empty(key, nbytes) if extent is None else Buffer(key, extent.data, complete=True, extent=extent)
+            for (key, nbytes), extent in zip(requests, cached, strict=True)
+        ]
 
     def holds(self, key: Hashable) -> bool:
         return self._arena.holds(key)
 
-    def _buffer(self, key: Hashable, nbytes: int) -> Buffer:
-        cached = self._arena.find(key)
-        if cached is not None:
-            return Buffer(key, cached.data, complete=True, extent=cached)
+    def _empty(self, key: Hashable, nbytes: int) -> Buffer:
         empty = self._arena.reserve(nbytes)
         if empty is None:  # more than the cap is in use at once: allocate memory for this answer only
             return Buffer(key, aligned(round_up(nbytes)), complete=False)
@@ -83,7 +84,8 @@ class DevicePayloadCache:
     def __init__(self, nbytes: int, device: torch.device, stream: torch.cuda.Stream) -> None:
         self._cap, self._device, self._stream = nbytes, device, stream
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
+        self._kept: dict[Hashable, torch.Tensor] = {}
+        self._uses = Uses()
         self._kept_bytes = 0
         self._lent_bytes = 0
         """Size of the buffers being filled; it counts towards the cap, so prefetching stays below it."""
@@ -92,7 +94,7 @@ class DevicePayloadCache:
         with self._lock:
             cached = {key: self._kept[key] for key, _ in requests if key in self._kept}
             for key in cached:
-                self._kept.move_to_end(key)
+                self._uses.note(key)
         try:
             lent = self._lend(requests, cached)
         except torch.OutOfMemoryError:  # free cached payloads and try again
@@ -124,6 +126,8 @@ class DevicePayloadCache:
         size = int(buffer.data.shape[0])
         with self._lock:
             self._lent_bytes -= size
+            if keep:
+                self._uses.note(buffer.key)
             if keep and size <= self._cap and buffer.key not in self._kept:
                 self._kept[buffer.key] = buffer.data
                 self._kept_bytes += size
@@ -136,5 +140,5 @@ class DevicePayloadCache:
 
     def _evict(self) -> None:
         while self._kept and self._kept_bytes + self._lent_bytes > self._cap:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= int(oldest.shape[0])
+            least = min(self._kept, key=lambda key: self._uses.worth(key, len(self._kept)))
+            self._kept_bytes -= int(self._kept.pop(least).shape[0])

@@ -1,7 +1,7 @@
-"""Host buffer with LRU reuse, allocated once and page-locked where a GPU reads from it.
+"""Host buffer that keeps what is used most, allocated once and page-locked where a GPU reads from it.
 
 It serves as read buffer and as cache of file bytes: a published extent stays until its space is needed, and the least
-recently used goes first. It is allocated once because locking pages takes about a quarter of a second per GiB, and
+used goes first. It is allocated once because locking pages takes about a quarter of a second per GiB, and
 because touching fresh memory takes longer than reading a cached file.
 """
 
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import random
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from desk_rag.kv.loading.retention import Uses
+
 BLOCK = 4096
 """Alignment of extents in bytes, as O_DIRECT requires of buffer, offset and length."""
+_SAMPLE = 64
+"""Places that are compared when space is needed; all of them would take milliseconds with thousands of extents."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +50,9 @@ class Arena:
         self.pinned = pinned and _page_lock(self.memory)
         self._lock = threading.Lock()
         self._extents: list[Extent] = []
-        self._published: OrderedDict[Hashable, Extent] = OrderedDict()
+        self._published: dict[Hashable, Extent] = {}
+        self._uses = Uses()
+        self._random = random.Random(0)
 
     @property
     def nbytes(self) -> int:
@@ -62,29 +68,27 @@ class Arena:
             extent = self._published.get(key)
             if extent is not None:
                 extent.users += 1
-                self._published.move_to_end(key)
+                self._uses.note(key)
             return extent
 
     def reserve(self, nbytes: int) -> Extent | None:
         """Return a free extent of at least `nbytes`, used by the caller; None while no space can be freed."""
         size = round_up(nbytes)
         with self._lock:
-            while size <= self.nbytes:
-                gap = self._gap(size)
-                if gap is not None:
-                    index, start = gap
-                    extent = Extent(start, self.memory[start : start + size])
-                    self._extents.insert(index, extent)
-                    return extent
-                idle = next((extent for extent in self._published.values() if not extent.users), None)
-                if idle is None:
-                    return None
-                self._forget(idle)
-        return None
+            if size > self.nbytes:
+                return None
+            place = self._gap(size) or self._cleared(size)
+            if place is None:
+                return None
+            index, start = place
+            extent = Extent(start, self.memory[start : start + size])
+            self._extents.insert(index, extent)
+            return extent
 
     def publish(self, extent: Extent, key: Hashable) -> None:
         """Make a complete, verified extent available to `find`; the first to publish a key wins."""
         with self._lock:
+            self._uses.note(key)
             if key not in self._published:
                 extent.key = key
                 self._published[key] = extent
@@ -117,6 +121,36 @@ class Arena:
         if self.pinned:
             torch.cuda.cudart().cudaHostUnregister(self.memory.data_ptr())  # type: ignore[no-untyped-call]
             self.pinned = False
+
+    def _cleared(self, size: int) -> tuple[int, int] | None:
+        """(index, start) of a run of that size, freed of the idle extents that are worth least together."""
+        count = len(self._extents)
+        run = self._cheapest(size, range(count) if count <= _SAMPLE else self._random.sample(range(count), _SAMPLE))
+        if run is None and count > _SAMPLE:
+            run = self._cheapest(size, range(count))
+        if run is None:
+            return None
+        _, first, end, start = run
+        for extent in self._extents[first:end]:
+            self._forget(extent)
+        return first, start
+
+    def _cheapest(self, size: int, firsts: Iterable[int]) -> tuple[float, int, int, int] | None:
+        runs = (run for first in firsts if (run := self._run(size, first)) is not None)
+        return min(runs, default=None)
+
+    def _run(self, size: int, first: int) -> tuple[float, int, int, int] | None:
+        """(worth, first, end, start) of the run that begins behind the extent before `first`; None if it is in use."""
+        start = self._extents[first - 1].end if first else 0
+        end, worth = first, 0.0
+        if start + size > self.nbytes:
+            return None
+        while end < len(self._extents) and (extent := self._extents[end]).start < start + size:
+            if extent.users:
+                return None
+            worth += self._uses.worth(extent.key, len(self._published)) * extent.data.shape[0]
+            end += 1
+        return worth, first, end, start
 
     def _forget(self, extent: Extent) -> None:
         del self._published[extent.key]

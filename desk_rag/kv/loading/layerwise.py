@@ -22,6 +22,7 @@ from desk_rag.kv.loading.load_part import LoadPart
 from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import Int8Layer, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
@@ -38,15 +39,18 @@ class CacheTarget:
     cache: SlabCache
     kernel_target: Target | None
     """None if the torch reference does the placing."""
+    shift: PlaceShift | None = None
+    """Added to chunks while they are placed; None for a model that has none."""
 
     @classmethod
-    def of(cls, tables: RotaryTables, cache: SlabCache) -> CacheTarget:
+    def of(cls, tables: RotaryTables, cache: SlabCache, shift: PlaceShift | None = None) -> CacheTarget:
         """Look up every slab's address; checks the kernel at its first use in this process."""
-        if tables.interleaved or not availability.available(cache.layers[0].key_slab.device):
-            return cls(tables, cache, None)
+        device = cache.layers[0].key_slab.device
+        if tables.interleaved or not availability.available(device, shifted=shift is not None):
+            return cls(tables, cache, None, shift)
         from desk_rag.kv.kernels import place_chunks
 
-        return cls(tables, cache, place_chunks.Target.of(tables, cache.layers))
+        return cls(tables, cache, place_chunks.Target.of(tables, cache.layers), shift)
 
 
 class Placer:
@@ -56,6 +60,7 @@ class Placer:
         assert len(load.items) == len(plan.placements), "plan and load differ in chunks"
         assert plan.num_slots <= target.cache.capacity, "slab too small"
         self._load, self._placements, self._target = load, plan.placements, target
+        self._shifts: torch.Tensor | None = None if target.shift is None else target.shift.of_chunks(plan)
         self._batch: Batch | None = None
         self._chunks: dict[int, QuantizedKV] = {}
         self._placed = 0
@@ -99,7 +104,8 @@ class Placer:
                 self._launch(layers, self._target.kernel_target)
             for index, placement in enumerate(self._placements):
                 for layer in self._reference_layers(index, layers):
-                    place_layer(layer, placement, self._chunk(index), tables, cache)
+                    shift = None if self._shifts is None else self._shifts[layer, index]
+                    place_layer(layer, placement, self._chunk(index), tables, cache, shift)
         self._placed = layers.stop
 
     def _prepare_batch(self) -> None:
@@ -120,7 +126,7 @@ class Placer:
         if not self._placements:
             return
         assert self._batch is not None, "prepared before waiting, and no chunk was lost since"
-        place_chunks.launch(self._batch, target, slice(layers.start, layers.stop))
+        place_chunks.launch(self._batch, target, slice(layers.start, layers.stop), shifts=self._shifts)
 
     def _batch_of(self, target: Target) -> Batch:
         from desk_rag.kv.kernels import place_chunks

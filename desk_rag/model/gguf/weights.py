@@ -17,6 +17,7 @@ from desk_rag.errors import ModelError, OutOfMemory, UnsupportedModel
 from desk_rag.model.checkpoint.files import named
 from desk_rag.model.gguf.config import OTHER_SENSES, ROPE_TENSORS
 from desk_rag.model.gguf.header import Header, Tensor, type_name
+from desk_rag.model.memory.plan import ON_CPU
 from desk_rag.model.on_cpu.placing import MatrixPlacer
 
 _VALUES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
@@ -58,19 +59,21 @@ def check_tensors(header: Header, module: Any) -> None:
     _check_types(header)
 
 
-def check_room(header: Header, dtype: torch.dtype, *, int8_rows: bool = False) -> None:
+def check_room(header: Header, dtype: torch.dtype, kind: str = "none") -> None:
     """Raise OutOfMemory where the loaded model does not fit into this machine's free memory."""
     import psutil
 
     words = header.tensors.get("token_embd.weight")
     table = math.prod(words.shape) if words is not None else 0
-    needed = header.num_parameters + 2 * table if int8_rows else header.num_parameters * dtype.itemsize
+    matrices = header.num_parameters if "output.weight" not in header.tensors else header.num_parameters - table
+    coded = int(matrices * ON_CPU[kind]) + 2 * table if kind in ON_CPU else 0
+    needed = coded or header.num_parameters * dtype.itemsize
     free = int(psutil.virtual_memory().available)
     if needed > free:
         raise OutOfMemory(
             f"{header.file} takes {needed / 1e9:.1f} GB of memory when it is loaded, and {free / 1e9:.1f} GB are free.",
             remedy="Take a smaller model; a smaller file of the same model takes no less, because it is de-quantised. "
-            "--quantization int8 takes half of 16 bits on many CPUs (`desk-rag models fit`).",
+            "--quantization int8 takes half of 16 bits on many CPUs, int4 a third (`desk-rag models fit`).",
         )
 
 

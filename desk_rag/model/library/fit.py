@@ -34,8 +34,8 @@ class Machine:
     """Text of the folder; 0 if it is not known."""
     computes_in_bf16: bool = True
     """False if the CPU computes in fp32 only, in which weights take twice the memory."""
-    multiplies_int8: bool = False
-    """True if the CPU multiplies matrices of int8 rows."""
+    coded_forms: tuple[str, ...] = ()
+    """Forms of coded matrices that the CPU multiplies, the least quantised first."""
     weights_per_second: Mapping[str, float] = field(default_factory=dict)
     """Weights read a second while decoding, by quantisation; 'small' for models that a CPU holds in fp32."""
 
@@ -45,7 +45,7 @@ class Machine:
             return Device("GPU memory", self.gpu_free_bytes, 2, on_gpu=True)
         small = parameters < SMALL_MODEL
         width = 4 if small or not self.computes_in_bf16 else 2
-        return Device("memory", self.ram_bytes, width, on_gpu=False, multiplies_int8=self.multiplies_int8)
+        return Device("memory", self.ram_bytes, width, on_gpu=False, coded_forms=self.coded_forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Fit:
 
     model: Installed
     weights: dict[str, int]
-    """Bytes in memory by quantisation: 'none' (as it is), 'int8', and on a GPU 'nf4'."""
+    """Bytes in memory by quantisation: 'none' (as it is), 'int8', and on a GPU 'nf4', on a CPU 'int4'."""
     memory: MemoryPlan
     """Plan with the least quantisation that fits, or the smallest one if none does."""
     kv_bytes_per_token: int

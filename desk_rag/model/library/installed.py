@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ from desk_rag.model.checkpoint import quantized
 from desk_rag.model.gguf.config import model_config
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.library import lm_studio, ollama
-
-_PER_ROW_WEIGHT = 1.01
-"""Bytes of a weight in an int8 row, scales included."""
+from desk_rag.model.memory.plan import ON_CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ class Shape:
     window: int
     stored_bytes: int = 0
     """Bytes of weights that came quantised and stay as they are; 0 for others."""
-    int8_rows_bytes: int = 0
-    """Bytes of the weights as a CPU holds them with int8 rows; 0 if they have no such form."""
+    cpu_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the weights as a CPU holds them, by the form of the matrices; empty if there is only one."""
     dense: bool = True
     """False for a mixture of experts, of which a token reads only some."""
     full_attention: bool = True
@@ -99,7 +97,7 @@ def describe(name: str, source: str, path: Path, *, license: str = "") -> Instal
             shapes = {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")}
             shape = _shape(fields, _unpacked(fields, shapes))
             if len(shapes) < len(tensors):  # int8 rows already
-                shape = replace(shape, int8_rows_bytes=0)
+                shape = replace(shape, cpu_bytes={})
             if method := _method(fields):
                 form = f"safetensors, {method}"
                 shape = shape if method in quantized.WIDENED else replace(shape, stored_bytes=size)
@@ -119,7 +117,9 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
     heads_out = [shape for name, shape in tensors.items() if name in ("lm_head.weight", "output.weight")]
     table, parameters = (sum(math.prod(shape) for shape in shapes) for shapes in (embeddings, tensors.values()))
     dense = not any("exps" in name or ".experts." in name for name in tensors)
-    rows = int(_PER_ROW_WEIGHT * (parameters - table if heads_out else parameters)) + 2 * table
+    head = sum(math.prod(shape) for shape in heads_out) if heads_out else table
+    rest = parameters - table - head if heads_out else parameters - table
+    coded = {form: int(size * rest + ON_CPU["int8"] * head) + 2 * table for form, size in ON_CPU.items()}
     return Shape(
         model_type=str(config.get("model_type")),
         parameters=parameters,
@@ -128,7 +128,7 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
         window=int(config.get("max_position_embeddings") or 0),
-        int8_rows_bytes=rows if dense else 0,
+        cpu_bytes=coded if dense else {},
         dense=dense,
         full_attention=not (config.get("attn_logit_softcapping") or _slides(config)),
     )

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 
 from desk_rag.config import GIB, Settings
-from desk_rag.model.embedded import int8_linear
 from desk_rag.model.library.fit import Machine
 from desk_rag.model.loading import set_threads
-from desk_rag.model.memory.plan import cpu_has_bf16
+from desk_rag.model.memory.plan import ON_CPU, cpu_has_bf16
+from desk_rag.model.on_cpu import placing
 from desk_rag.model.packed_linear import pack_linears
 
 _INNER, _OUTER, _MATRICES, _ROUNDS = 4096, 8192, 2, 3
@@ -32,7 +32,7 @@ def measure(settings: Settings, text_characters: int) -> Machine:
         budget_bytes=int(settings.store.budget_gib * GIB),
         text_characters=text_characters,
         computes_in_bf16=cpu_has_bf16(),
-        multiplies_int8=int8_linear.available(),
+        coded_forms=tuple(form for form in ON_CPU if placing.is_available(form)),
     )
 
 
@@ -43,23 +43,21 @@ def with_rates(machine: Machine, settings: Settings) -> Machine:
     set_threads(settings.model)
     small = _weights_per_second(torch.float32)
     rates = {"small": small, "none": _weights_per_second(torch.bfloat16) if machine.computes_in_bf16 else small}
-    if machine.multiplies_int8:
-        rates["int8"] = _weights_per_second(torch.int8)
+    rates |= {form: _weights_per_second(torch.float32, form) for form in machine.coded_forms}
     return replace(machine, weights_per_second=rates)
 
 
-def _weights_per_second(form: torch.dtype) -> float:
+def _weights_per_second(dtype: torch.dtype, form: str = "none") -> float:
     """Weights that a row is multiplied by in a second, in the form in which a model of this dtype is held."""
-    row = torch.full((1, _INNER), 0.5, dtype=torch.bfloat16 if form is torch.bfloat16 else torch.float32)
+    row = torch.full((1, _INNER), 0.5, dtype=dtype)
     matrices = torch.nn.ModuleList(
         torch.nn.Linear(_INNER, _OUTER, bias=False, dtype=row.dtype) for _ in range(_MATRICES)
     )
-    if form is torch.int8:
-        tensors: dict[str, torch.Tensor] = {}
-        for name, weight in matrices.named_parameters():
-            tensors[name], tensors[f"{name}.scale"] = int8_linear.coded_rows(weight)
-        int8_linear.place_int8(matrices, tensors, ".scale")
-    elif form is torch.float32:
+    if form != "none":
+        placer = placing.MatrixPlacer(matrices, matrices, form)
+        for name, weight in list(matrices.named_parameters()):
+            placer.add(name, weight)
+    elif dtype is torch.float32:
         pack_linears(matrices)
     best = float("inf")
     with torch.inference_mode():

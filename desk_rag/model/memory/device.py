@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -26,10 +28,12 @@ def free_gpu_bytes(device: torch.device) -> int:
 
 
 def release_unused(device: torch.device) -> None:
-    """Give memory that is no longer used back to the device."""
+    """Give memory that is no longer used back to the device, or to the system where its C library can."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    elif sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -13,7 +13,9 @@ from typing import Protocol
 SMALL_MODEL = 1_000_000_000
 """Parameters up to which a CPU computes in fp32 although it could in bf16."""
 QUANTIZATIONS = ("none", "int8", "nf4")
-"""Forms of weights, the least quantised first."""
+"""Forms of weights on a GPU, the least quantised first."""
+ON_CPU = {"int8": 1.01, "int4": 0.63}
+"""Forms of matrices on a CPU, and bytes of a weight in them with its scales."""
 _PER_WEIGHT = {"int8": 1.01, "nf4": 0.53}
 """Bytes per quantised weight, scales included."""
 _CONTEXT = 8192
@@ -63,8 +65,8 @@ class ModelSizes(Protocol):
         ...
 
     @property
-    def int8_rows_bytes(self) -> int:
-        """Bytes of the weights as a CPU holds them with int8 rows; 0 if they have no such form."""
+    def cpu_bytes(self) -> Mapping[str, int]:
+        """Bytes of the weights as a CPU holds them, by the form of the matrices; empty if there is only one."""
         ...
 
 
@@ -84,8 +86,8 @@ class Device:
     weight_bytes: int
     """Bytes of a weight that is not quantised: 2 in 16 bits, 4 in fp32."""
     on_gpu: bool
-    multiplies_int8: bool = False
-    """True for a CPU that multiplies matrices of int8 rows."""
+    coded_forms: tuple[str, ...] = ()
+    """Forms of coded matrices that a CPU multiplies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def weight_bytes(sizes: ModelSizes, quantization: str, device: Device) -> int:
     if quantization == "none":
         return device.weight_bytes * sizes.parameters
     if not device.on_gpu:
-        return sizes.int8_rows_bytes
+        return sizes.cpu_bytes[quantization]
     rest = sizes.parameters - sizes.embedding_parameters
     return 2 * sizes.embedding_parameters + int(_PER_WEIGHT[quantization] * rest)
 
@@ -154,7 +156,7 @@ def forms_of(sizes: ModelSizes, device: Device) -> tuple[str, ...]:
         return QUANTIZATIONS[:1]
     if device.on_gpu:
         return QUANTIZATIONS
-    return QUANTIZATIONS[:2] if device.multiplies_int8 and sizes.int8_rows_bytes else QUANTIZATIONS[:1]
+    return QUANTIZATIONS[0], *(form for form in device.coded_forms if form in sizes.cpu_bytes)
 
 
 def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = True) -> MemoryPlan | None:

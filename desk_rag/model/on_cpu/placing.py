@@ -12,9 +12,14 @@ import torch
 
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.model.embedded import int8_linear
+from desk_rag.model.memory.device import release_unused
+from desk_rag.model.on_cpu import int4_linear
 from desk_rag.model.packed_linear import LinearGroup, PackedPart, linear_groups
 
-_NOT_HERE = "This CPU does not multiply int8 (it lacks VNNI), or this torch does not."
+_NOT_HERE = {
+    "int8": "This CPU does not multiply int8 (it lacks VNNI), or this torch does not.",
+    "int4": "This CPU or this torch has no products with 4-bit weights (it lacks AVX2).",
+}
 
 
 class NarrowEmbedding(torch.nn.Module):
@@ -41,8 +46,12 @@ class MatrixPlacer:
     Matrices of one input are placed together.
     """
 
-    def __init__(self, model: Any, decoder: torch.nn.Module) -> None:
-        """`decoder` is the part of `model` whose matrices are wanted; tensors have the names of `model`."""
+    def __init__(self, model: Any, decoder: torch.nn.Module, kind: str) -> None:
+        """`decoder` is the part of `model` whose matrices are wanted; tensors have the names of `model`.
+
+        `kind` is 'int8' or 'int4'. The output matrix has 8 bits where the CPU multiplies them: it matters most.
+        """
+        self._kind, self._head = kind, getattr(model, "get_output_embeddings", lambda: None)()
         self._groups: dict[str, LinearGroup] = {}
         self._awaited: dict[str, set[str]] = {}
         self._coded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -68,7 +77,8 @@ class MatrixPlacer:
         if kind == "bias":
             self._biases[matrix] = tensor.detach().float().clone()
         else:
-            self._coded[matrix] = int8_linear.coded_rows(tensor)
+            code = int4_linear.coded_groups if self._has_4_bits(self._groups[matrix]) else int8_linear.coded_rows
+            self._coded[matrix] = code(tensor)
         self._awaited[matrix].discard(kind)
         self._place(self._groups[matrix])
 
@@ -84,9 +94,13 @@ class MatrixPlacer:
             return
         pairs = [self._coded.pop(name) for name in names]
         biases = [self._biases.pop(name) for name in names if name in self._biases]
-        codes = torch.cat([codes for codes, _ in pairs]) if len(pairs) > 1 else pairs[0][0]
-        scales = torch.cat([scales.flatten() for _, scales in pairs])
-        group.replace(int8_linear.Int8Linear(codes, scales, torch.cat(biases) if biases else None))
+        codes, scales = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pairs, strict=True))
+        linear = int4_linear.Int4Linear if self._has_4_bits(group) else int8_linear.Int8Linear
+        group.replace(linear(codes, scales, torch.cat(biases) if biases else None))
+
+    def _has_4_bits(self, group: LinearGroup) -> bool:
+        is_head = any(linear is self._head for _, linear in group.linears)
+        return self._kind == "int4" and not (is_head and int8_linear.available())
 
 
 def finish(decoder: Any) -> Any:
@@ -96,29 +110,50 @@ def finish(decoder: Any) -> Any:
         parameter.data = parameter.data if parameter is words.weight else parameter.data.float()
     if words.weight.dtype is not torch.float32:
         decoder.set_input_embeddings(NarrowEmbedding(words))
+    release_unused(torch.device("cpu"))
     return decoder
 
 
-def check_int8() -> None:
-    """Raise ConfigError unless this CPU multiplies int8."""
-    if not int8_linear.available():
-        raise ConfigError(_NOT_HERE, remedy="Leave --quantization out; int8 needs a CPU of about 2021 or later.")
+def is_available(kind: str) -> bool:
+    """True if this CPU multiplies matrices of this kind."""
+    return int8_linear.available() if kind == "int8" else int4_linear.available()
 
 
-def check_matrices(module: Any) -> None:
+def check_cpu(kind: str) -> None:
+    """Raise ConfigError unless this CPU multiplies matrices of this kind."""
+    if not is_available(kind):
+        raise ConfigError(
+            _NOT_HERE[kind],
+            remedy="Leave --quantization out; int8 needs a CPU of about 2021 or later, int4 one of about 2014.",
+        )
+
+
+def check_matrices(module: Any, kind: str) -> None:
     """Raise UnsupportedModel for weights that are no plain matrices, which may lie on the meta device."""
     others = sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 2)
     if others > sum(parameter.numel() for parameter in module.parameters()) // 2:
         raise UnsupportedModel(
-            f"Most weights of '{module.config.model_type}' are a mixture of experts, which has no int8 form on a CPU.",
+            f"Most weights of '{module.config.model_type}' are a mixture of experts, which has no {kind} form on a "
+            "CPU.",
             remedy="Leave --quantization out, or take a model without experts.",
+        )
+    widths = {part.in_features for part in module.modules() if type(part) is torch.nn.Linear}
+    if kind == "int4" and (odd := sorted(width for width in widths if width % int4_linear.GROUP)):
+        raise UnsupportedModel(
+            f"Matrices of '{module.config.model_type}' are {odd[0]:,} wide, which is no multiple of "
+            f"{int4_linear.GROUP}, so that they have no int4 form.",
+            remedy="Take --quantization int8, or leave it out.",
         )
 
 
 def coded_weights(module: Any) -> int:
-    """Weights in int8 rows, a tied output matrix left out: it is that of the word table."""
+    """Weights that are coded, a tied output matrix left out: it is that of the word table."""
     tied = getattr(module.config, "tie_word_embeddings", False)
     shared = {id(part.beside): part.beside.whole for part in module.modules() if isinstance(part, PackedPart)}
-    rows = [part for part in (*module.modules(), *shared.values()) if isinstance(part, int8_linear.Int8Linear)]
+    rows = [
+        part
+        for part in (*module.modules(), *shared.values())
+        if isinstance(part, int8_linear.Int8Linear | int4_linear.Int4Linear)
+    ]
     head = module.get_output_embeddings() if tied else None
     return sum(part.in_features * part.out_features for part in rows if part is not head)

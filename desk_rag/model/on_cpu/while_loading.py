@@ -22,14 +22,17 @@ from desk_rag.model.on_cpu import placing
 _METHOD = "desk-rag-rows"
 
 
-def load(model_class: Any, config: Any, files: Sequence[Path], attention: str) -> tuple[Any, dict[str, Any]]:
-    """Load the part of a model that reads and writes text; returns it and transformers' loading information."""
+def load(model_class: Any, config: Any, files: Sequence[Path], attention: str, kind: str) -> tuple[Any, dict[str, Any]]:
+    """Load the part of a model that reads and writes text; returns it and transformers' loading information.
+
+    `kind` is as in `MatrixPlacer`.
+    """
     tensors: dict[str, Any] = {}
     for file in files:
         opened: Any = safe_open(str(file), framework="pt", device="cpu", backend="pread")
         tensors |= {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
     module, info = model_class.from_pretrained(
-        None, config=config, state_dict=tensors, dtype=_dtype(config, tensors), quantization_config=RowsConfig(),
+        None, config=config, state_dict=tensors, dtype=_dtype(config, tensors), quantization_config=RowsConfig(kind),
         attn_implementation=attention, output_loading_info=True,
     )  # fmt: skip
     return placing.finish(text_part(module)), info
@@ -43,10 +46,11 @@ def _dtype(config: Any, tensors: dict[str, Any]) -> torch.dtype:
 
 @register_quantization_config(_METHOD)
 class RowsConfig(QuantizationConfigMixin):  # type: ignore[misc]  # transformers is not typed
-    """Name of this way for `from_pretrained`; it has no options."""
+    """Name of this way for `from_pretrained`, and the kind of codes."""
 
-    def __init__(self, **_: Any) -> None:
+    def __init__(self, kind: str, **_: Any) -> None:
         super().__init__(quant_method=_METHOD)
+        self.kind = kind
 
 
 @register_quantizer(_METHOD)
@@ -73,8 +77,9 @@ class RowsQuantizer(HfQuantizer):  # type: ignore[misc]  # transformers is not t
         return _Place(self._placer)
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
-        placing.check_matrices(model)
-        self._placer = placing.MatrixPlacer(model, text_part(model))
+        kind = self.quantization_config.kind
+        placing.check_matrices(model, kind)
+        self._placer = placing.MatrixPlacer(model, text_part(model), kind)
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:

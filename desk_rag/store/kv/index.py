@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from desk_rag.kv.loading.retention import decayed
 from desk_rag.store.catalog.catalog import KVName, mark_deleted
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.deletion_rows import stays
@@ -192,11 +193,9 @@ class KVIndex:
                 ).fetchone()
                 if usage is not None:
                     row, hits, last, size, seconds = usage
-                    hits = policy.decayed(hits, tick - last) + count
-                    connection.execute(
-                        "UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?",
-                        (hits, tick, policy.rank(hits, policy.Cost(size, seconds), tick), row),
-                    )
+                    hits = decayed(hits, tick - last) + count
+                    values = (hits, tick, policy.rank(hits, policy.Cost(size, seconds), tick), row)
+                    connection.execute("UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?", values)
             _set(connection, _TICK, tick)
 
     def candidates(self, own: str | None) -> Generator[Candidate, None, None]:

@@ -11,8 +11,8 @@ import math
 import sys
 from dataclasses import dataclass
 
-HALF_LIFE = 4096
-"""Accesses after which a hit counts half; some weeks of one person's questions."""
+from desk_rag.kv.loading.retention import HALF_LIFE
+
 ADMIT_FROM = 2
 """Uses from which a chunk may displace another, so that reading everything once displaces nothing."""
 MOST_PAST_USES = 8
@@ -33,11 +33,6 @@ class Cost:
     def worth(self) -> float:
         """Seconds saved by a hit, per MiB kept."""
         return self.seconds * _MIB / max(1, self.size)
-
-
-def decayed(hits: float, age: int, half_life: int = HALF_LIFE) -> float:
-    """Return the weight of `hits` after `age` further accesses."""
-    return hits * math.pow(0.5, max(0, age) / half_life)
 
 
 def priority(hits: float, cost: Cost) -> float:

@@ -121,7 +121,7 @@ def test_a_quote_that_stands_nowhere_is_dropped_and_told() -> None:
         ('"The docu\u00adment is well-known"', "The docu-\nment is well\u2013known"),
         ('"Cafe\u0301 office hours: 9-17"', "Caf\u00e9 o\ufb03ce\u00a0hours: 9\u201317"),
         ('"She said "no pets" and left."', 'She said "no pets"\nand left.'),
-        ('"She said "no pets"."', 'She said "no pets'),
+        ('"She said "no pets"."', 'She said "no pets"'),
         ('> "Rent: 950 euro a month."', "Rent: 950 euro a month."),
         ('1. "Rent: 950 euro a month." [1]', "Rent: 950 euro a month."),
         ('"Rent: 950 euro".', "Rent: 950 euro"),
@@ -349,7 +349,7 @@ def test_what_was_complete_when_the_user_stopped_is_kept() -> None:
 @pytest.mark.parametrize("rest", ["", "and le"])
 def test_a_closed_quote_with_odd_marks_is_kept_when_the_user_stopped(rest: str) -> None:
     answer = stopped(f'"She said "no pets"\n{rest}')
-    assert (answer.text, answer.found, quotes(answer)) == ("", True, ['She said "no pets'])
+    assert (answer.text, answer.found, quotes(answer)) == ("", True, ['She said "no pets"'])
 
 
 def stopped(text: str) -> ParsedAnswer:

@@ -54,3 +54,23 @@ def test_a_dash_that_closes_a_line_is_no_hindrance(quote: str, found: str, line:
 @pytest.mark.parametrize("quote", ["-5 degrees outside", "- tyres 3.2 front, 3.9 rear", "-- tyres 3.2 rear"])
 def test_nothing_else_is(quote: str) -> None:
     assert QuoteFinder([SOURCE]).find(quote) is None
+
+
+@pytest.mark.parametrize(
+    ("quote", "found"),
+    [
+        ('"The Salt Path" to Beatriz, March 2026', '"The Salt Path" to Beatriz, March 2026'),
+        ("The Salt Path", "The Salt Path"),
+        ('lent to Callum: "A Pattern Language"', 'lent to Callum: "A Pattern Language"'),
+        ("«Middlemarch» to Nadia", "«Middlemarch» to Nadia"),
+        ("a board of 12", "a board of 12"),
+    ],
+)
+def test_a_quote_keeps_both_marks_of_a_title(quote: str, found: str) -> None:
+    lines = (
+        '"The Salt Path" to Beatriz, March 2026', 'lent to Callum: "A Pattern Language"', "«Middlemarch» to Nadia",
+        'a board of 12" width',
+    )  # fmt: skip
+    text = "\n".join(lines)
+    citation = QuoteFinder([replace(SOURCE, text=text)]).find(quote)
+    assert citation is not None and citation.quote == found

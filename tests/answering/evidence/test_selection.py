@@ -563,6 +563,25 @@ def test_the_reader_finds_no_answer_unless_the_pointer_is_sure(
     assert text.startswith(f'"{unit}"') if speaks else text == NO_ANSWER
 
 
+@pytest.mark.parametrize(
+    ("question", "worth", "speaks"),
+    [
+        ("How often is the chimney of the tenants swept?", 0.1, True),
+        ("How often is the chimney of the tenants swept?", -0.1, False),
+        ("How often is the chimney of the tenants painted?", 0.1, False),
+        ("Why is the chimney of the tenants swept?", 0.1, False),
+    ],
+)
+def test_a_sentence_with_all_words_of_the_question_needs_less(
+    reader: LanguageModel, question: str, worth: float, speaks: bool
+) -> None:
+    unit = "The tenants have the chimney swept once a year."
+    others = {one: -5.0 for text in TEXTS for one in quotable(text)}
+    chooser = EvidenceSelector(reader.prompt, Known({**others, unit: worth}))
+    refusal, opening = reader.prompt.no_answer_ids()[0], reader.prompt.quote_ids(unit)[0]
+    assert chooser.first_token(question, TEXTS, refusal) == (opening if speaks else refusal)
+
+
 def test_only_a_refusal_is_objected_to(reader: LanguageModel) -> None:
     unit = "The tenants have the chimney swept once a year."
     known = Known({unit: 9.0})

@@ -212,3 +212,18 @@ def test_a_title_that_is_the_text_is_evidence(text: str) -> None:
     titled = replace(source(1, text), title=quote, location=Location(""))
     verdict = verify_answer("What is the wifi of the guests?", [cite(1, quote)], [], [titled], None, 0.01)
     assert verdict == verify_evidence("What is the wifi of the guests?", quote, text, similarity=None, refusal=0.01)
+
+
+def test_yes_or_no_is_doubtful_where_another_passage_speaks_of_what_is_asked(embedder: Embedder) -> None:
+    keys = source(1, "The program refuses keys that terminals do not send, and says so.")
+    privacy = source(2, "No network is used. Nothing is sent, and there is no account.")
+    quote = cite(1, "The program refuses keys that terminals do not send, and says so.")
+    question = "Does the program send anything over the network?"
+    assert verify_answer(question, [quote], [], [keys, privacy], embedder).probability <= 0.3
+    assert verify_answer(question, [quote], [], [keys], embedder) == verify_answer(
+        question, [quote], [], [keys, keys], embedder
+    )
+    other = "Which keys does the program send over the network?"
+    assert verify_answer(other, [quote], [], [keys, privacy], embedder) == verify_answer(
+        other, [quote], [], [keys], embedder
+    )

@@ -24,6 +24,7 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind,
         ("What is the email address of Ana?", AnswerKind.ADDRESS),
         ("In which year was it built?", AnswerKind.YEAR),
         ("How often is it cleaned?", AnswerKind.FREQUENCY),
+        ("In which language is the letter?", AnswerKind.LANGUAGE),
         ("Why is it closed?", None),
         ("Which rooms are free?", None),
         ("What happens when it rains?", None),
@@ -54,6 +55,8 @@ def test_the_question_says_what_kind_of_answer_it_wants(question: str, kind: Ans
         (AnswerKind.YEAR, "in 1998", True),
         (AnswerKind.FREQUENCY, "every second week", True),
         (AnswerKind.FREQUENCY, "with the blue tin", False),
+        (AnswerKind.LANGUAGE, "English only", True),
+        (AnswerKind.LANGUAGE, "the pointer", False),
         (AnswerKind.AMOUNT, "a megabyte", False),
         (AnswerKind.AMOUNT, "half a megabyte", True),
         (AnswerKind.NUMBER, "a week", True),
@@ -85,3 +88,11 @@ def test_who_somebody_is_is_not_said_by_another_name() -> None:
     assert not misfit("Who is G. Abara?", "the new teacher", quote)
     assert not misfit("Who is Lucinda?", "Lucinda Harrow", "Present: Lucinda Harrow")
     assert not misfit("Who is the teacher?", "M. Ostrander", quote)
+
+
+def test_a_number_of_other_things_is_no_size() -> None:
+    quote = "Language model (500 million tokens, 7 epochs, 30 pages)"
+    assert misfit("How large is the language model?", "7", quote).endswith("“7” is a number of epochs")
+    assert not misfit("How long is it?", "30", quote)
+    assert not misfit("How large is it?", "500 million tokens", quote)
+    assert not misfit("How many epochs?", "7", quote)

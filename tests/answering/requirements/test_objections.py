@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.requirements.objections import Objections, names_code
+from desk_rag.answering.requirements.objections import Objections, asks_whether, definition_asked, names_code
+from desk_rag.answering.requirements.places import Place
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,13 @@ from desk_rag.answering.requirements.objections import Objections, names_code
         ("What is the phone number of Dufresne?", "Etienne Dufresne, Phone: 0555 190 336", False),
         ("When was it paid?", "Date: 2024-05-06", True),
         ("When was it written?", "Date: 2024-05-06", False),
+        ("How many modules may a folder hold?", "FEW, MANY = 60, 2_400", True),
+        ("How much disk space may the caches take?", "full prefill: 461; from caches on the disk: 73", True),
+        ("How much disk space may the caches take?", "budget_gib = 20.0", False),
+        ("How much memory does it need?", "It takes 2.4 GB once loaded.", False),
+        ("What is a chunk?", "chunk: ContextChunk", True),
+        ("Which languages do we speak at home?", "We speak of the garden.", True),
+        ("Which languages do we speak at home?", "With grandmother we speak Danish.", False),
         ("When does the market open?", "The market opens on the chapel meadow.", True),
         ("When does the market open?", "It opens on the chapel meadow at nine.", False),
     ],
@@ -51,3 +59,24 @@ def test_a_question_that_names_code_is_told_from_one_in_plain_words() -> None:
     assert names_code("What does put_chunk do?")
     assert names_code("Which module turns chunks into int8?")
     assert not names_code("How do I remove a folder?")
+
+
+def test_words_of_a_program_lose_where_the_question_is_in_plain_words() -> None:
+    program, guide = Place("", "purging", 0, is_code=True), Place("", "privacy", 0)
+    docstring, plain = "Delete the chats of a data directory.", Objections("How do I delete a chat?")
+    assert plain.of_origin(program, docstring) > 0 == plain.of_origin(guide, docstring)
+    assert plain.of_origin(program, "MOST_CHATS = 40") == 0
+    assert Objections("Which function deletes a chat?").of_origin(program, docstring) == 0
+
+
+def test_a_definition_is_asked_for_with_an_indefinite_article() -> None:
+    definition = definition_asked("What is a chunk?")
+    assert definition is not None
+    assert definition.search("Words\n\nA *chunk* is a passage of a document.")
+    assert not definition.search("A chunk row lives as long as a document holds it.")
+    assert definition_asked("What is the chunk?") is None
+
+
+def test_a_question_for_yes_or_no_is_recognised() -> None:
+    assert asks_whether("Does it send anything?")
+    assert not asks_whether("What does it send?")

@@ -79,3 +79,20 @@ def test_a_line_that_says_what_is_asked(question: str, expected: str | None) -> 
 def test_a_cell_is_looked_up_if_one_row_is_clearly_meant(question: str, expected: str | None) -> None:
     lookup = look_up(question, [COURSES, SHELVES, *SALES])
     assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
+
+
+def test_the_other_of_two_cells_is_meant_if_row_and_file_name_have_all_words() -> None:
+    selectors = Place(
+        "selector: edge-query (default); selects: the first tokens of every passage\nselector: last; selects: the end",
+        "recompute",
+        0,
+    )
+    lookup = look_up("What does the selector edge-query recompute?", [selectors])
+    assert lookup is not None and selectors.text[slice(*lookup.value)] == "the first tokens of every passage"
+    assert look_up("What does the selector edge-query contain?", [selectors]) is None
+
+
+def test_what_something_is_is_no_setting_of_that_name() -> None:
+    settings = Place("stitched: several", "context", 0)
+    assert look_up("What is a stitched context?", [settings]) is None
+    assert look_up("What is stitched in the context?", [settings]) is not None

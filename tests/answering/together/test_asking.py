@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from desk_rag.answering.together.asking import Ask, Together
 from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.forward.inputs import Questions
+from desk_rag.kv.shift import PlaceShift
 from tests.answer_world import BICYCLE, RENT, World, an_engine, loader_of, make_world, streamed
 from tests.models import FAMILIES, Family, build_model
 
@@ -99,6 +101,24 @@ def test_each_has_the_words_that_it_has_alone(engine: AnswerEngine, count: int, 
     if count == 8:
         assert len(passes) / 2 < single / 2, "decoding steps are not run for several questions"
     assert not engine.turn.answer_waits()
+
+
+def test_an_adapted_model_is_shifted_in_every_row(a_world: World, tmp_path: Path) -> None:
+    spec = a_world.prepared.model.spec
+    plain = PlaceShift.zero(spec.num_layers, spec.num_kv_heads, spec.head_dim)
+    shift = replace(plain, values=plain.values + 30.0)
+    shutil.copytree(a_world.data, tmp_path / "data")
+    said = []
+    for prepared in (a_world.prepared, replace(a_world.prepared, shift=shift)):
+        world = replace(a_world, prepared=prepared)
+        with an_engine(world, tmp_path / "data", streamed, lean=True) as engine:
+            asks = [asking(question, 3) for question in QUESTIONS[:2]]
+            alone = [finished(ask(engine)) for ask in asks]
+            together = answers(Together(engine, 2), asks)
+            assert [words(answer) for answer in together] == [words(answer) for answer in alone]
+            said.append([answer.raw for answer in together])
+    if a_world.prepared.model.is_embedded:  # the random model says the same whatever it reads
+        assert said[0] != said[1]
 
 
 def test_a_chunk_that_several_want_is_read_once(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from desk_rag.kv.payload import ChunkFile, LayerGroup, as_quantized, layout
 from desk_rag.kv.positions import Placement, plan
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.shift import PlaceShift
 from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, TokenHash
 from desk_rag.store.kv import chunk_file
@@ -75,7 +76,7 @@ def some_chunk(
 def check(
     lengths: list[int], *, layers: int = 2, heads: int = 2, dim: int = 64, half: int | None = None,
     dtype: torch.dtype = torch.float32, group: int | None = None, two_tables: bool = False, prefix: int = 3,
-    chunks: list[QuantizedKV] | None = None,
+    chunks: list[QuantizedKV] | None = None, shifted: bool = False,
 ) -> None:  # fmt: skip
     """Place the same chunks by reference and by kernel; everything must agree, and nothing else may be written."""
     half = dim // 2 if half is None else half
@@ -84,13 +85,20 @@ def check(
     capacity = where.num_slots + 5
     tables = some_tables(capacity, half, tuple(i % 2 if two_tables else 0 for i in range(layers)))
     expected, got = (a_cache(layers, heads, dim, capacity, dtype) for _ in range(2))
+    shifts = some_shifts(layers, len(chunks), heads, dim) if shifted else None
     for layer in range(layers):
-        for placement, chunk in zip(where.placements, chunks, strict=True):
-            place_layer(layer, placement, chunk, tables, expected)
-    place_chunks.place_group(range(layers), where.placements, chunks, tables, got)
+        for index, (placement, chunk) in enumerate(zip(where.placements, chunks, strict=True)):
+            place_layer(layer, placement, chunk, tables, expected, None if shifts is None else shifts[layer, index])
+    place_chunks.place_group(range(layers), where.placements, chunks, tables, got, shifts)
     compare(got, expected, dtype)
     assert (got.layers[0].key_slab[0, :, :prefix] == UNTOUCHED).all()
     assert (got.layers[-1].value_slab[0, :, where.num_slots :] == UNTOUCHED).all()
+
+
+def some_shifts(layers: int, chunks: int, heads: int, dim: int) -> torch.Tensor:
+    """A shift of its own for every layer and chunk, as `PlaceShift.of_chunks` returns them."""
+    generator = torch.Generator().manual_seed(5)
+    return (9 * torch.randn(layers, chunks, 2, heads, dim, generator=generator)).to(DEVICE)
 
 
 def compare(got: SlabCache, expected: SlabCache, dtype: torch.dtype) -> None:
@@ -132,6 +140,24 @@ def test_one_and_several_groups_in_one_launch() -> None:
 @pytest.mark.parametrize("group", [None, 16])
 def test_partial_rotary_passes_the_rest_through(dim: int, half: int, group: int | None) -> None:
     check([35], dim=dim, half=half, layers=1, group=group)
+
+
+@pytest.mark.parametrize(("dim", "half"), [(64, 32), (96, 36)])
+@pytest.mark.parametrize("heads", [1, 8])
+@pytest.mark.parametrize("group", [None, 16])
+def test_shifts_are_added_before_rotation(dim: int, half: int, heads: int, group: int | None) -> None:
+    check([35, 12], dim=dim, half=half, heads=heads, group=group, shifted=True)
+
+
+def test_a_shift_of_zero_changes_no_bit() -> None:
+    where, chunks = plan(3, [33, 20]), [some_chunk(2, 2, count, 64, None, count) for count in (33, 20)]
+    tables = some_tables(60, 32, (0, 0))
+    plain, shifted = (a_cache(2, 2, 64, 60, torch.bfloat16) for _ in range(2))
+    place_chunks.place_group(range(2), where.placements, chunks, tables, plain)
+    nothing = torch.zeros(2, 2, 2, 2, 64, device=DEVICE)
+    place_chunks.place_group(range(2), where.placements, chunks, tables, shifted, nothing)
+    for left, right in zip(plain.layers, shifted.layers, strict=True):
+        assert torch.equal(left.key_slab, right.key_slab) and torch.equal(left.value_slab, right.value_slab)
 
 
 def test_two_tables_in_one_launch() -> None:
@@ -245,16 +271,23 @@ def test_a_payload_whose_place_does_not_exist_is_refused(position: int, slot: in
 
 @pytest.mark.parametrize("waves", [1, 2])
 @pytest.mark.parametrize("given", [False, True], ids=["as loaded", "two prefilled live"])
+@pytest.mark.parametrize("shifted", [False, True], ids=["plain", "shifted"])
 def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
-    given: bool, waves: int, tmp_path: Path
+    given: bool, waves: int, shifted: bool, tmp_path: Path
 ) -> None:
-    """Wave by wave: as many layers as it brings, no more."""
+    """Wave by wave: as many layers as it brings, no more; with a shift for every chunk but the first."""
     files, payloads = written(tmp_path, raw_layer=2)
     tables = some_tables(200, 64, (0, 1, 0, 0))
     where = plan(5, [file.header.num_tokens for file in files])
     caches = [a_cache(4, 2, 128, 160, torch.float32) for _ in range(2)]
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
-    slots = layerwise.CacheTarget(tables, caches[0], place_chunks.Target.of(tables, caches[0].layers))
+    shift, shifts = None, None
+    if shifted:
+        table = some_shifts(4, 2, 2, 128)
+        shift = PlaceShift((30, 60), *(table[:, :, part].transpose(0, 1).contiguous() for part in range(2)))
+        shifts = shift.of_chunks(where)
+        assert shifts is not None and not shifts[:, 0].any() and shifts[:, 1:].abs().amin() > 0
+    slots = layerwise.CacheTarget(tables, caches[0], place_chunks.Target.of(tables, caches[0].layers), shift)
     settings = LoaderSettings(threads=2, waves=waves, staging_bytes=1 << 22, resident_bytes=1 << 22)
     with Loader(DEVICE, settings) as loader:
         load = loader.start(files)
@@ -265,8 +298,8 @@ def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
             placer.place_through(layer)
             untouched = (caches[0].layers[2].key_slab == UNTOUCHED).all()
             assert bool(untouched) == (waves == 2 and layer < 2), "the second wave is placed when it is wanted"
-            for other, place in zip(chunks, where.placements, strict=True):
-                place_layer(layer, place, other, tables, caches[1])
+            for index, (other, place) in enumerate(zip(chunks, where.placements, strict=True)):
+                place_layer(layer, place, other, tables, caches[1], None if shifts is None else shifts[layer, index])
             got, wanted = caches[0].layers[layer], caches[1].layers[layer]
             torch.testing.assert_close(got.key_slab, wanted.key_slab, rtol=1e-5, atol=1e-3)
             torch.testing.assert_close(got.value_slab, wanted.value_slab, rtol=1e-6, atol=1e-6)

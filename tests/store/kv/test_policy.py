@@ -11,7 +11,8 @@ import pytest
 
 from desk_rag.bench.eviction import __main__ as eviction
 from desk_rag.bench.eviction.policies import GDSF, LFU, LRU, S3FIFO, Policy, Worth
-from desk_rag.store.kv.policy import HALF_LIFE, Cost, decayed, priority
+from desk_rag.kv.loading.retention import HALF_LIFE, decayed
+from desk_rag.store.kv.policy import Cost, priority
 
 ONE = Cost(1, 1.0)
 

@@ -1,26 +1,52 @@
-"""Notice that a document much like the quoted one answers the question differently, as one of two leases does."""
+"""Notice that another document answers the question differently: one of two leases, a mail that corrects minutes.
+
+Documents much like the quoted one are compared by their words, passages that were read for the answer by the span
+scorer, which must find another value there that would itself be shown as the answer.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
+from desk_rag.answering.events import (
+    DOUBTFUL,
+    Answer,
+    AnswerEvent,
+    AnswerText,
+    Citation,
+    Evidence,
+    Finished,
+    Retrieved,
+    Source,
+)
+from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.answering.evidence.short_answers import ShortAnswers
+from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
+from desk_rag.answering.questions.folder.reading.kinds import Kind
+from desk_rag.answering.questions.folder.reading.periods import written
+from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.dates import MONTHS, Date
+from desk_rag.answering.requirements.objections import asks_whether
+from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
-from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
+    from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
+    from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow, Passage
 
@@ -31,6 +57,24 @@ _LABEL_ASKED = re.compile(
 _MOST_COMPARED = 60
 """Documents of a folder that are compared; more are a collection, in which each says something else."""
 _MOST_SHOWN = 3
+_LEAST_LOG_ODDS = 0.0
+"""Span score from which another value counts, if it would be shown as the answer without a doubt."""
+_FEWEST_WORDS = 2
+"""Words of the question that both sentences must be about."""
+_LIGHT = content_stems("number date day time name amount")
+"""Words of a question that a sentence need not have: a phone number is one without the word."""
+_SPANS = 12
+_VALUE = re.compile(r"\d")
+_NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
+_CORRECTS = re.compile(r"\b(?:not|no\s+longer|instead|rather\s+than|correct\w*|wrong\w*|from\s+\S+\s+to)\b", re.I)
+_UNIT = re.compile(r"[€$£%]|[^\W\d_]{2,}")
+_NO_UNITS = frozenset(MONTHS) | frozenset(
+    """
+    at on in by from to of the and or about only now is was most least per each every until since am pm
+    mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday
+    """.split()  # noqa: SIM905
+)
+_ANY = Kind("file", "files")
 _OF_FRAME, _OF_QUESTION = 0.75, 0.5
 """Shares of the words of the quote, without the answer, and of the question that the other sentence must have."""
 
@@ -66,9 +110,15 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
 
 
 def with_others(
-    events: Iterator[AnswerEvent], store: Store, question: str, under: Sequence[Path]
+    events: Iterator[AnswerEvent],
+    store: Store,
+    question: str,
+    under: Sequence[Path],
+    *,
+    embedder: EmbedderLike,
+    span_scorer: SpanScorerLike,
 ) -> Iterator[AnswerEvent]:
-    """Pass an answer on; add what documents much like the quoted one say instead.
+    """Pass an answer on; add what other documents say instead, and which of them is the newest.
 
     The short answer waits for the end, so that all quotes come before it.
     """
@@ -83,6 +133,8 @@ def with_others(
         done = event.answer
         rows = _others(store, done, question, under)
         if not rows:
+            rows = list(_other_values(store, done, question, embedder, span_scorer))
+        if not rows:
             yield from text
             yield event
             continue
@@ -94,11 +146,8 @@ def with_others(
         for citation in citations:
             yield Evidence(citation)
         yield from text
-        numbers = ", ".join(f"[{citation.source_number}]" for citation in citations)
-        names = ", ".join(clean_name(citation.path.name) for citation in citations)
-        verb = "says" if len(citations) == 1 else "say"
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
-        notice = f"{names} {verb} something else, see {numbers}{more}. Name the one that is meant"
+        notice = f"{_said_by(store, done.citations[0], citations)}{more}. Name the one that is meant"
         yield Finished(
             replace(
                 done,
@@ -109,10 +158,126 @@ def with_others(
         )
 
 
+def _day(store: Store, path: Path) -> Date | None:
+    """The date of a document, as far as it says one."""
+    row = store.document(path)
+    records = records_of(_ANY, row, tuple(store.passages_of(path))) if row is not None else iter(())
+    return next((record.date for record in records), None)
+
+
+def _dated_name(path: Path, day: Date | None) -> str:
+    return f"{clean_name(path.name)} of {written(day)}" if day is not None else clean_name(path.name)
+
+
+def _said_by(store: Store, quoted: Citation, others: Sequence[Citation]) -> str:
+    """A sentence part that says which documents say something else, of which day, and which is the newest."""
+    days = {citation.path: _day(store, citation.path) for citation in (quoted, *others)}
+    names = ", ".join(_dated_name(citation.path, days[citation.path]) for citation in others)
+    numbers = ", ".join(f"[{citation.source_number}]" for citation in others)
+    said = f"{names} {'says' if len(others) == 1 else 'say'} something else, see {numbers}"
+    newest = _newest(days)
+    if newest is None:
+        return said
+    if len(others) > 1:
+        return f"{said}; the newest is {_dated_name(newest, days[newest])}"
+    age = "older" if newest == quoted.path else "newer"
+    return f"{said}, and is {age} than {_dated_name(quoted.path, days[quoted.path])}"
+
+
+def _newest(days: Mapping[Path, Date | None]) -> Path | None:
+    """The document with the latest date; None unless all say theirs, and one is surely later than the others."""
+    known = {path: (day.year, day.month, day.day) for path, day in days.items() if day is not None and day.year}
+    if len(known) < len(days):
+        return None
+    newest, latest = max(known.items(), key=lambda item: item[1])
+    for path, day in known.items():
+        of_same_length = [(mine, other) for mine, other in zip(day, latest, strict=True) if mine and other]
+        if path != newest and all(mine == other for mine, other in of_same_length):
+            return None
+    return newest
+
+
+def _other_values(
+    store: Store, done: Answer, question: str, embedder: EmbedderLike, span_scorer: SpanScorerLike
+) -> Iterator[Row]:
+    """The sentences of other documents, among the passages that were read, that give another value for the same."""
+    if not _asks_plainly(done, question) or not _VALUE.search(done.text) or asks_whether(question):
+        return
+    citation = done.citations[0]
+    by_number = {source.number: source for source in done.sources}
+    own = _context(by_number[citation.source_number], citation.quote) & (content_stems(question) - _LIGHT)
+    if len(own) < _FEWEST_WORDS:
+        return
+    seen = {citation.path}
+    for source in done.sources:
+        if source.path in seen:
+            continue
+        (scores,) = span_scorer.read(question, [source.text])
+        units = [unit for unit in quotable(source.text) if _VALUE.search(unit)]
+        ranked = sorted(units, key=lambda unit: -_log_odds(scores, source.text, unit))
+        unit = ranked[0] if ranked else ""
+        if not unit or _log_odds(scores, source.text, unit) < _LEAST_LOG_ODDS:
+            continue
+        stems = _context(source, unit)
+        if not all(has_stem(stem, stems) for stem in own) or not own & content_stems(unit):
+            continue
+        value = _value(question, scores, source.text, unit)
+        passage = store.passage(source.chunk_id, [source.path])
+        if passage is None or not _differ((done.text, citation.quote), (value, unit)):
+            continue
+        cited = QuoteFinder([source]).find(unit)
+        verdict = verify_answer(
+            question, [cited] if cited else [], [], [source], embedder=embedder, span_scorer=span_scorer
+        )
+        if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
+            seen.add(source.path)
+            yield Row(passage, unit)
+
+
+def _context(source: Source, sentence: str) -> set[str]:
+    """The stems of a sentence and of what it stands under."""
+    place = place_of_source(source)
+    section = place.sections_before(source.text.find(sentence))[:1]
+    return content_stems("\n".join([sentence, place.labels, source.title, *section]))
+
+
+def _log_odds(scores: SpanScores, text: str, unit: str) -> float:
+    begin = text.find(unit)
+    return scores.log_odds(begin, begin + len(unit))
+
+
+def _value(question: str, scores: SpanScores, text: str, unit: str) -> str:
+    """The best short answer in a sentence, of the kind that is asked for."""
+    begin, kind, shorts = text.find(unit), kind_asked(question), ShortAnswers(question, unit)
+    for span in scores.best(begin, begin + len(unit), _SPANS):
+        offsets = shorts.whole(span.begin - begin, span.end - begin)
+        value = unit[slice(*offsets)] if offsets is not None else ""
+        if _VALUE.search(value) and (kind is None or is_of_kind(kind, value)):
+            return value
+    return ""
+
+
+def _differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """True if two values, each with its sentence, have other numbers or days, in one unit as far as both name one."""
+    numbers = _numbers(one[0]), _numbers(other[0])
+    if not all(numbers) or numbers[0] <= numbers[1] or numbers[1] <= numbers[0]:
+        return False
+    for of_value, (_, sentence) in zip(numbers, (other, one), strict=True):
+        if of_value <= _numbers(sentence) and not _CORRECTS.search(sentence):
+            return False
+    units = [set(_UNIT.findall(value.lower())) - _NO_UNITS for value, _ in (one, other)]
+    return not all(units) or bool(units[0] & units[1])
+
+
+def _numbers(text: str) -> set[str]:
+    """The numbers of a text: '1,150' as '1150', '40.0' as '40'."""
+    plain = (re.sub(r",(?=\d{3}\b)", "", number) for number in _NUMBER.findall(text))
+    return {re.sub(r"\.0+$", "", number) for number in plain}
+
+
 def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) -> list[Row]:
     """The sentences of documents much like the quoted one that answer differently, one of each."""
-    is_plain = done.found and len(done.citations) == 1 and not done.doubtful and not done.stopped and not done.sentences
-    if not is_plain or Requirements(question).has_values or not done.text:
+    if not _asks_plainly(done, question):
         return []
     citation, question_stems = done.citations[0], content_stems(question)
     own = store.document(citation.path)
@@ -135,6 +300,12 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         sentence = _answering(passages, frame, of_question, done.text)
         others += [sentence] if sentence is not None else []
     return others
+
+
+def _asks_plainly(done: Answer, question: str) -> bool:
+    """True for an answer with one quote and no doubt, to a question that names no year, date or number."""
+    single = done.found and len(done.citations) == 1 and not done.doubtful and not done.stopped and not done.sentences
+    return single and bool(done.text) and not Requirements(question).has_values
 
 
 def _answering(passages: Sequence[Passage], frame: set[str], of_question: set[str], answer: str) -> Row | None:

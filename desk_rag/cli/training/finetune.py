@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import random
 import sys
 import time
 from collections.abc import Sequence
@@ -14,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from desk_rag.assets import assets_dir
 from desk_rag.cli import output as out
 from desk_rag.cli.signals import stoppable
+from desk_rag.cli.training import auxiliary
+from desk_rag.cli.training.judging import judged_questions
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
-from desk_rag.finetune.distract import Distractors
 from desk_rag.finetune.rules import FolderChunk, describe, make_samples
 from desk_rag.finetune.settings import (
     REPLAY_SHARE,
@@ -51,11 +50,17 @@ def finetune(settings: Settings, arguments: Sequence[str]) -> int:
     _check(options)
     screen = _Screen(sys.stderr)
     samples = _samples(settings, options, screen)
+    stopping = "stopping after this step, which is kept; press Ctrl+C again to end at once …"
+    if options.auxiliary is not None:
+        with stoppable(lambda: screen.say(stopping)) as stop:
+            selecting = auxiliary.train(settings, options, samples, screen.say, screen.step, stop)
+        screen.clear()
+        return _print(options, selecting.as_json(), auxiliary.summary(selecting), stopped=selecting.stopped)
     from desk_rag.finetune.run import Task, run
 
     task = Task(
         model=settings.model,
-        train=_train_settings(options),
+        train=train_settings(options),
         samples=samples,
         out=options.out.expanduser().absolute(),
         held_out=options.held_out,
@@ -64,15 +69,20 @@ def finetune(settings: Settings, arguments: Sequence[str]) -> int:
         replay=_texts(options.replay or ()),
         resume=options.resume,
     )
-    stopping = "stopping after this step, which is kept; press Ctrl+C again to end at once …"
     with stoppable(lambda: screen.say(stopping)) as stop:
         report = run(task, evaluate=_judge(options), say=screen.say, on_step=screen.step, stop=stop)
     screen.clear()
+    return _print(options, report.as_json(), _summary(report, task.train.method), stopped=report.stopped)
+
+
+def _print(options: argparse.Namespace, report: dict[str, Any], summary: str, *, stopped: bool) -> int:
     if options.json:
-        out.print_json(sys.stdout, report.as_json())
+        out.print_json(sys.stdout, report)
+    elif stopped:
+        sys.stdout.write(f"Stopped after {report['steps']} steps; the same command with --resume goes on.\n")
     else:
-        sys.stdout.write(_summary(report, task.train.method))
-    return INTERRUPTED if report.stopped else 0
+        sys.stdout.write(summary)
+    return INTERRUPTED if stopped else 0
 
 
 class _Screen:
@@ -121,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, metavar="DIR", help="where checkpoints and the result go")
     add("--lora", type=int, metavar="RANK", help=f"train adapters of this rank (default {plain.lora_rank})")
     add("--full", action="store_true", help="train all weights instead")
+    add("--auxiliary", nargs="?", const="", metavar="MODEL", help="train this model, by default the auxiliary model of "
+        "the settings, to select the tokens that the model named by --model attends to")  # fmt: skip
+    add("--layers", type=int, default=0, metavar="N", help="with --auxiliary: keep only its lowest N layers")
     add("--steps", type=int, default=plain.steps)
     add("--rows", type=int, default=plain.rows_per_step, help="rows per step (default %(default)s)")
     add("--rows-at-once", type=int, default=plain.rows_at_once, help="the rest is gradient accumulation (default 1)")
@@ -156,11 +169,19 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--full and --lora exclude each other.", remedy="Leave one of them out.")
     if options.save_every < 1 or (options.lora is not None and options.lora < 1):
         raise ConfigError("--save-every and --lora must be at least 1.")
+    if options.auxiliary is not None and (options.lora is not None or options.checkpointing):
+        raise ConfigError(
+            "An auxiliary model is small: all of its weights are trained.",
+            remedy="Leave --lora and --checkpointing out.",
+        )
+    if options.layers < 0 or (options.layers and options.auxiliary is None):
+        raise ConfigError("--layers needs a positive number and --auxiliary.")
     if not 0.0 <= options.held_out < 1.0:
         raise ConfigError("--held-out must be at least 0 and below 1.")
 
 
-def _train_settings(options: argparse.Namespace) -> TrainSettings:
+def train_settings(options: argparse.Namespace) -> TrainSettings:
+    """Return the settings of a run. Raises ConfigError."""
     rank = options.lora or TrainSettings().lora_rank
     return TrainSettings(
         method=Method.FULL if options.full else Method.LORA,
@@ -194,7 +215,7 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
     data_file = options.out.expanduser() / FOLDER_DATA
     if options.resume and data_file.is_file():
         return tuple(load_samples(data_file))  # the folder may have changed since
-    samples = make_samples(_folder_chunks(settings, options.folder), options.seed)
+    samples = make_samples(folder_chunks(settings, options.folder), options.seed)
     if not samples:
         raise DeskRagError(
             "No questions could be made from the documents.",
@@ -212,17 +233,17 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
     return tuple(load_samples(data_file))
 
 
-def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
-    """Return every chunk indexed under the folders, in the order of paths and positions."""
+def folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
+    """Return every chunk indexed under the folders, all without one, in the order of paths and positions."""
     from desk_rag.documents.status import FileState
     from desk_rag.store.store import Store
 
     chunks = []
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        for folder in folders:
-            root = folder.expanduser().resolve()
+        for folder in folders or (None,):
+            root = None if folder is None else folder.expanduser().resolve()
             rows = [row for row in store.documents(root) if row.state is FileState.INDEXED]
-            if not rows:
+            if root is not None and not rows:
                 raise DeskRagError(
                     f"There is nothing indexed under {shown_path(root)}.",
                     remedy=f"First: desk-rag index {shown_path(root)} --no-kv",
@@ -252,26 +273,6 @@ def _judge(options: argparse.Namespace) -> Evaluate:
     return judge
 
 
-def judged_questions(samples: Sequence[Sample], others: int, how: Distract, seed: int) -> list[dict[str, Any]]:
-    """Return the first question of each sample, with answers and contexts, in the quality harness's terms."""
-    pool = Distractors([chunk for sample in samples for chunk in sample.chunks])
-    questions = []
-    for number, sample in enumerate(samples):
-        qa = sample.qas[0]
-        rng = random.Random(f"{seed}/judged/{number}")
-        drawn = pool.draw(sample.chunks, [qa.answer] if qa.answer else [], how, rng)
-        contexts = [*sample.chunks, *itertools.islice(drawn, others)]
-        rng.shuffle(contexts)
-        questions.append({
-            "question": qa.question,
-            "answers": ((qa.answer,),) if qa.answer else (),
-            "contexts": tuple(contexts),
-            "gold": tuple(contexts.index(chunk) for chunk in sample.chunks) if qa.answer else None,
-            "evidence": qa.quotes,
-        })  # fmt: skip
-    return questions
-
-
 def _texts(files: Sequence[Path]) -> tuple[str, ...]:
     try:
         return tuple(file.expanduser().read_text(encoding="utf-8") for file in files)
@@ -289,8 +290,6 @@ def _bundled_texts() -> tuple[str, ...]:
 
 def _summary(report: Report, method: Method) -> str:
     where = shown_path(report.out)
-    if report.stopped:
-        return f"Stopped after {report.steps} steps; the same command with --resume goes on.\n"
     lines = [f"Trained {report.steps} steps at {report.tokens_per_second:,.0f} tokens/s."]
     before, after = report.before, report.after
     if before is not None and after is not None:

@@ -1,0 +1,1 @@
+"""The cost of `desk-rag adapt`: time and memory for models of published shapes."""

@@ -1,0 +1,1 @@
+"""Commands that teach a model: `finetune` and `adapt`."""

@@ -1,0 +1,88 @@
+"""A worker of bulk prefill: one model on one device of a Ray cluster, which turns chunk texts into chunk KV."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from desk_rag.config import ModelSettings
+from desk_rag.errors import UnsupportedModel
+from desk_rag.kv.calibration.gate import drifted, probe_kv
+from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, build_prefix_variants
+from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.types import ChunkKV, LayerKV, Namespace, QuantizedKV
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
+
+
+@dataclass(frozen=True, slots=True)
+class WantedModel:
+    """A model as the process that stores the results has it."""
+
+    settings: ModelSettings
+    scheme: QuantScheme
+    drift_epoch: int
+    probe: ChunkKV
+    """What it computes for the drift probe."""
+    namespaces: tuple[Namespace, ...]
+    """Those of its prefix variants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """Chunk KV of one chunk, on the CPU."""
+
+    token_ids: tuple[int, ...]
+    kv: QuantizedKV
+    seconds: float
+
+
+class Worker:
+    """Loads each wanted model once, and prefills chunks with it."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Namespace, tuple[LanguageModel, PrefixVariant, QuantScheme]] = {}
+
+    def load(self, wanted: Sequence[WantedModel]) -> None:
+        """Load models. Raises ModelError; UnsupportedModel for one that computes other chunk KV here."""
+        for one in wanted:
+            self._load(one)
+
+    def prefill(self, namespace: Namespace, texts: Sequence[str]) -> list[Prefilled]:
+        """Return the chunk KV of these texts in a namespace."""
+        model, variant, scheme = self._loaded[namespace]
+        done = []
+        for text in texts:
+            token_ids = tuple(model.prompt.chunk_ids(text))
+            began = time.monotonic()
+            kv = on_cpu(quantize(prefill_chunk(model, variant.prefix, token_ids), scheme))
+            done.append(Prefilled(token_ids, kv, time.monotonic() - began))
+        return done
+
+    def _load(self, wanted: WantedModel) -> None:
+        model = load_model(wanted.settings)
+        prefix = prefill_prefix(model)
+        variants = build_prefix_variants(
+            model, prefix, wanted.settings.rungs, wanted.scheme, drift_epoch=wanted.drift_epoch
+        )
+        if variants.namespaces != wanted.namespaces or drifted(wanted.probe, probe_kv(model, prefix)):
+            raise UnsupportedModel(
+                f"A Ray worker computes other chunk KV with '{model.spec.name}' than this machine.",
+                remedy="Install the same version of desk-rag with the same weights on every machine of the cluster.",
+            )
+        self._loaded |= {one.namespace: (model, one, wanted.scheme) for one in variants.variants}
+
+
+def on_cpu(kv: QuantizedKV) -> QuantizedKV:
+    """Copy chunk KV to the CPU, each tensor by itself: one that shares memory would be sent with all of it."""
+
+    def moved(layer: LayerKV) -> LayerKV:
+        tensors = {one.name: getattr(layer, one.name) for one in fields(layer)}
+        return replace(layer, **{name: tensor.to("cpu").clone() for name, tensor in tensors.items()})
+
+    with torch.inference_mode(mode=False):
+        return QuantizedKV(tuple(moved(layer) for layer in kv.layers))

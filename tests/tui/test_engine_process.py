@@ -122,8 +122,8 @@ def test_answers_follow_ups_comparison_stop_and_haste(world: World) -> None:
 
     with pytest.raises(DeskRagError, match="No indexed folder or file"):
         asked(backend, "What is in @nowhere.md?")
-    status = backend.status()
-    assert status.writer == 0 and status.freshness is Freshness.WATCHING and backend.indexes
+    wait_for(lambda: backend.status().freshness is Freshness.WATCHING)
+    assert backend.status().writer == 0 and backend.indexes
     said = keeping.status(world.settings.data_dir)
     assert said is not None and said["pid"] == world.process().pid, "it answers `ask` and a second UI as well"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source
+from desk_rag.answering.evidence.subjects import missing_subjects
 from desk_rag.answering.requirements.objections import Objections, asks_whether, says_all
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
@@ -84,7 +85,7 @@ class Verdict:
     supported: bool
     """False: report that the documents do not contain the answer, and show the nearest chunks instead."""
     unmet: tuple[str, ...] = ()
-    """Names, numbers and dates of the question that no quote is about; then the probability is low."""
+    """Names, things, numbers and dates of the question that no quote is about; then the probability is low."""
 
 
 def verify_evidence(
@@ -161,6 +162,9 @@ def verify_answer(
     if single is not None and _is_looked_up(question, single, sources):
         return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
     unmet = unmet_by(question, citations, by_number)
+    if single is not None:
+        place = place_of_source(by_number[single.source_number])
+        unmet = (*unmet, *missing_subjects(question, single.quote, place))
     objected = single is not None and (
         Objections(question).penalty(single.quote) > 0 or _asks_of_others(question, single, sources)
     )

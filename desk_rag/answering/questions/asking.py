@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -38,7 +38,7 @@ from desk_rag.answering.questions.whole_folder import answer as whole_folder_ans
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.correspondence import correspondents
-from desk_rag.answering.requirements.dates import dates, relative_note, without_dates
+from desk_rag.answering.requirements.dates import dates, past_note, relative_note, without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.retrieval.search import RetrievedChunk
@@ -220,11 +220,12 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
 
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
-    """Answer from the nearest chunks or the best of more; an answer of another kind than asked for is doubtful."""
+    """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
     for event in _read(reader, question, look):
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
-            reason = misfit(question, done.text, done.citations[0].quote)
+            today = datetime.now(UTC).astimezone().date()
+            reason = misfit(question, done.text, done.citations[0].quote) or past_note(question, done.text, today)
             if reason and not done.doubtful:
                 done = _with_doubt(done, reason)
             counted_from = _day_meant(reader.store, done)

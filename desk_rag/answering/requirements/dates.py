@@ -34,6 +34,9 @@ _RELATIVE = re.compile(
 )
 
 
+_ASKS_NEXT = re.compile(r"\b(?:is|are|will|does|do)\b.*\b(?:next|upcoming)\b", re.I)
+
+
 @dataclass(frozen=True, slots=True)
 class Date:
     """A day, a month of a year, or a day or month of any year; 0 stands for any."""
@@ -80,6 +83,16 @@ def relative_note(answer: str, written: date, name: str) -> str:
         return f"“{period['start']}” is {_in_words(written)} in {name}, so this is {_in_words(end)} (computed)"
     relative = _RELATIVE.search(answer)
     return f"“{relative.group()}” was written on {_in_words(written)} in {name}" if relative is not None else ""
+
+
+def past_note(question: str, answer: str, today: date) -> str:
+    """A sentence that says that the day given as the next one is over; empty for other questions and days."""
+    days = [one for one in dates(answer) if one.year]
+    if not days or dates(question) or not _ASKS_NEXT.search(question):
+        return ""
+    latest = max((one.year, one.month, one.day or 31) for one in days)
+    is_past = latest < (today.year, today.month, today.day)
+    return f"“{answer.strip()}” is past, today is {_in_words(today)}" if is_past else ""
 
 
 def _day_after(begin: date, count: str, unit: str) -> date:

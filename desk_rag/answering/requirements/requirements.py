@@ -31,7 +31,7 @@ from desk_rag.store.catalog.words import STOP_WORDS
 
 _NAME = re.compile(r"(?<![’'])[^\W\d_][\w&’'-]*")
 _OWNER = re.compile(r"['’]s?$")
-_UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), [^:,;\n]{2,30}: ", re.M)
+_UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), (?P<label>[^:,;\n]{2,30}): ", re.M)
 _NO_NAMES = frozenset(
     "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr".split()  # noqa: SIM905
 )
@@ -75,9 +75,11 @@ class Requirement:
             return Fit.STATED
         for line in place.sections_before(begin):
             if of_section := self.kind.values(line):
-                return Fit.STATED if self.wanted & of_section else Fit.OTHER
+                return Fit.STATED if self.wanted & of_section and not labelled & of_section else Fit.OTHER
         # Under a heading with another date, only the same paragraph may say otherwise.
         before = place.text.rfind("\n", 0, begin) + 1 if labelled else place.body
+        if labelled & self.kind.values(place.text[before:begin]):
+            return Fit.OTHER  # 'from June 2024 to June 2025' in the file of 2024 is about 2024
         if self.wanted & self.kind.last(place.text[before:begin]):
             return Fit.NEARBY
         return Fit.OTHER if labelled else Fit.MISSING
@@ -107,6 +109,8 @@ class _Name:
 
     asked: str
     stems: frozenset[str]
+    owned: str = ""
+    """Word behind the name's possessive: 'birthday' in "Ana's birthday"."""
 
     def fit(self, place: Place, begin: int, end: int) -> Fit:
         """Compare with characters [begin, end) of the place's text; a part of the name somewhere in it is near."""
@@ -126,6 +130,8 @@ class _Name:
         own = _UNDER_NAME.match(place.text[begin:end])
         if own is None or self._in(own["name"]):
             return False
+        if content_stems(self.owned) & content_stems(own["label"]):
+            return True
         return any(self._in(match["name"]) for match in _UNDER_NAME.finditer(place.text, place.body))
 
     def _in(self, text: str) -> bool:
@@ -225,6 +231,7 @@ def _names(question: str, taken: Sequence[str]) -> list[_Name]:
     """The proper names and codes of a question, apart from words that are required otherwise."""
     words = list(_NAME.finditer(question))
     runs: list[list[str]] = []
+    owned: list[str] = []
     last_end = -1
     for number, match in enumerate(words):
         word = match.group()
@@ -241,8 +248,14 @@ def _names(question: str, taken: Sequence[str]) -> list[_Name]:
             runs[-1].append(plain)
         else:
             runs.append([plain])
+            owned.append("")
+        if word != plain and number + 1 < len(words):
+            owned[-1] = words[number + 1].group()
         last_end = match.end() if word == plain else -1
-    names = [_Name(" ".join(run), frozenset(content_stems(" ".join(run)))) for run in runs]
+    names = [
+        _Name(" ".join(run), frozenset(content_stems(" ".join(run))), thing)
+        for run, thing in zip(runs, owned, strict=True)
+    ]
     codes = [_Name(code, frozenset(content_stems(code))) for code in CODE.findall(question)
              if not any(code in other for other in taken)]  # fmt: skip
     return [name for name in (*names, *codes) if name.stems]

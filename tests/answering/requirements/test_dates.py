@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from desk_rag.answering.requirements.dates import Date, dates, relative_note
+from desk_rag.answering.requirements.dates import Date, dates, past_note, relative_note
 
 WRITTEN = date(2023, 11, 30)
 
@@ -38,3 +38,21 @@ def test_the_day_that_is_meant(answer: str, note: str) -> None:
 )
 def test_only_months_and_days_of_a_calendar_are_dates(text: str, expected: list[Date]) -> None:
     assert dates(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "is_past"),
+    [
+        ("When is the next meeting?", "13 February 2023", True),
+        ("When does the next course begin?", "in March 2023", True),
+        ("When is the next meeting?", "30 November 2023", False),
+        ("When is the next meeting?", "November 2023", False),
+        ("When is the next meeting?", "13 February", False),
+        ("When is the meeting?", "13 February 2023", False),
+        ("When was the next meeting?", "13 February 2023", False),
+        ("When is the next meeting after 3 January 2023?", "13 February 2023", False),
+    ],
+)
+def test_a_next_day_that_is_over_is_said_to_be_past(question: str, answer: str, is_past: bool) -> None:
+    expected = f"“{answer}” is past, today is 30 November 2023" if is_past else ""
+    assert past_note(question, answer, WRITTEN) == expected

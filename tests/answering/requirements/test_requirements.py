@@ -12,6 +12,8 @@ WORKBOOK = "2022\nItem: Rent; Amount: 7200\n2023\nItem: Rent; Amount: 7440"
 MINUTES = "The rent was put at 620 euros. The house was bought in 1998."
 HANDBOOK = "Kiln 1\nKiln 1 is large. The fuse is number 14.\n\nKiln 2\nThe fuse is number 17."
 LETTER = "12 December 2022\nfrom 1 January 2023 the rent is 620 euros.\nThe meter was read at 5161 units."
+POLICY = "Car insurance\nCover from 14 June 2022 to 13 June 2023, comprehensive Premium: 512 crowns"
+CARDS = "Gus Lind, Birthday: 3 May 1980\nGus Lind, Notes: brother of Maud\nAna Lind, Phone: 55 190"
 MAIL = "From: Ana Ruiz; To: Ben Okafor; Date: 4 March 2023; Subject: Kiln\nplease fire below 1220."
 
 
@@ -40,6 +42,12 @@ def fit(question: str, text: str, sentence: str, labels: str = "") -> Fit:
         ("Which fuse has kiln 2?", HANDBOOK, "The fuse is number 14.", "handbook", Fit.OTHER),
         ("What was the meter reading in 2023?", LETTER, "The meter was read at 5161 units.", "", Fit.NEARBY),
         ("What was the meter reading in 2022?", LETTER, "The meter was read at 5161 units.", "", Fit.MISSING),
+        ("What was the premium in 2022?", POLICY, "Premium: 512 crowns", "car-2022", Fit.STATED),
+        ("What was the premium in 2023?", POLICY, "Premium: 512 crowns", "car-2022", Fit.OTHER),
+        ("What was the premium in 2023?", POLICY, "Premium: 512 crowns", "", Fit.NEARBY),
+        ("When is Maud's birthday?", CARDS, "Gus Lind, Birthday: 3 May 1980", "", Fit.OTHER),
+        ("When is Maud's brother born?", CARDS, "Gus Lind, Birthday: 3 May 1980", "", Fit.NEARBY),
+        ("When is Gus's birthday?", CARDS, "Gus Lind, Birthday: 3 May 1980", "", Fit.STATED),
         ("Who spoke on 7 June?", "2025-06-07 10:00 Ben spoke", "2025-06-07 10:00 Ben spoke", "", Fit.STATED),
         ("Who spoke on 8 June?", "2025-06-07 10:00 Ben spoke", "2025-06-07 10:00 Ben spoke", "", Fit.OTHER),
         ("Who teaches on Monday?", "Weekday: Thursday; Teacher: Ana", "Weekday: Thursday; Teacher: Ana", "", Fit.OTHER),

@@ -69,6 +69,17 @@ _VALUE = re.compile(rf"\d|\b(?:{'|'.join(_WORD_NUMBERS)})\b", re.I)
 _ASKS_HOLDER = re.compile(r"^who(?:['’]s|\s+(?:is|are))\s+(?:the|our|my)\b", re.I)
 """Asks who has an office or a task, which passes from one person to the next."""
 _PERSON = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
+_ASKS_NOW = re.compile(
+    r"\b(?:now|nowadays|current(?:ly)?|today|latest|newest|at\s+present|at\s+the\s+moment|these\s+days)\b", re.I
+)
+_ASKS_THEN = re.compile(
+    r"\b(?:when|before|until)\s+(?:I|we|you|he|she|they)\b|\b(?:at\s+(?:first|the\s+(?:beginning|start)|that\s+time)|back\s+then"
+    r"|original(?:ly)?|initial(?:ly)?|former(?:ly)?|previous(?:ly)?|used\s+to)\b",
+    re.I,
+)
+"""Asks for the value of another time, which no document says in these words."""
+_MOST_SUPPORT = 0.3
+"""Most support of an answer where the documents do not say which value holds at the time that is asked for."""
 _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "The", "Our", "New"})
 _NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
 _CORRECTS = re.compile(
@@ -140,12 +151,13 @@ def with_others(
             continue
         done = event.answer
         rows = _others(store, done, question, under)
-        if not rows:
-            rows = list(_other_values(store, done, question, embedder, span_scorer))
+        others = _other_values(store, done, question, embedder, span_scorer)
+        rows += [row for row in others if row.passage.path not in {known.passage.path for known in rows}]
         if not rows:
             yield from text
             yield event
             continue
+        rows = _newest_first(store, rows)
         shown = show(store, rows[:_MOST_SHOWN])
         first = max((source.number for source in done.sources), default=0)
         sources = tuple(replace(source, number=source.number + first) for source in shown.sources)
@@ -153,17 +165,41 @@ def with_others(
         yield Retrieved((*done.sources, *sources))
         for citation in citations:
             yield Evidence(citation)
-        yield from text
+        both = replace(done, sources=(*done.sources, *sources), citations=(*done.citations, *citations))
+        both = _at_time_asked(both, store, question, rows, span_scorer)
+        yield from text if both.text == done.text else [AnswerText(both.text)]
+        said = _said_by(store, both.citations[0], both.citations[1:])
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
-        notice = f"{_said_by(store, done.citations[0], citations)}{more}. Name the one that is meant"
-        yield Finished(
-            replace(
-                done,
-                sources=(*done.sources, *sources),
-                citations=(*done.citations, *citations),
-                notices=(*done.notices, notice),
-            )
-        )
+        advice = "" if _ASKS_NOW.search(question) and not both.doubtful else ". Name the one that is meant"
+        yield Finished(replace(both, notices=(*both.notices, f"{said}{more}{advice}")))
+
+
+def _newest_first(store: Store, rows: Sequence[Row]) -> list[Row]:
+    days = {row.passage.path: _day(store, row.passage.path) for row in rows}
+    dated = {path: (day.year, day.month, day.day) if day is not None else (0, 0, 0) for path, day in days.items()}
+    return sorted(rows, key=lambda row: dated[row.passage.path], reverse=True)
+
+
+def _at_time_asked(
+    done: Answer, store: Store, question: str, rows: Sequence[Row], span_scorer: SpanScorerLike
+) -> Answer:
+    """The value of the newest document for a question about now; doubt if the documents do not say which is right."""
+    if _ASKS_NOW.search(question):
+        newest = _newest({one.path: _day(store, one.path) for one in done.citations})
+        if newest == done.citations[0].path:
+            return done
+        row = next((row for row in rows if row.passage.path == newest), None)
+        value = ""
+        if row is not None:
+            (scores,) = span_scorer.read(question, [row.passage.chunk.text])
+            value = _value(question, scores, row.passage.chunk.text, row.text, _VALUE)
+        if value:
+            in_order = sorted(done.citations, key=lambda one: one.path != newest)
+            return replace(done, text=value, citations=tuple(in_order))
+    elif not _ASKS_THEN.search(question):
+        return done
+    support = _MOST_SUPPORT if done.support is None else min(done.support, _MOST_SUPPORT)
+    return replace(done, support=support)
 
 
 def _day(store: Store, path: Path) -> Date | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -176,7 +176,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     result: dict[str, object] = {"bench": "paper_model", **report.environment()}
     if options.contexts.exists():
-        result["gpu"] = _gpu(_last(options.contexts, "contexts"), options.fit_at, shapes.model_shape(options.model))
+        found = _last(options.contexts, "contexts", lambda line: _has_context(line, options.fit_at))
+        result["gpu"] = _gpu(found, options.fit_at, shapes.model_shape(options.model))
     else:
         print(f"{options.contexts} is not there: no GPU was measured.")
     if options.ttft.exists():
@@ -266,12 +267,20 @@ def read_points(found: dict[str, object]) -> tuple[ModelShape, list[Point], Mach
     return shapes.model_shape(measured["shape"]), points, replace(H200, bus=bus, drive=drive)
 
 
-def _last(path: Path, bench: str) -> dict[str, object]:
-    """The content of a JSON file, or of a file of JSON lines the last line of that benchmark. Raises ConfigError."""
+def _has_context(line: dict[str, object], context: int) -> bool:
+    part = line.get("ttft")
+    return isinstance(part, dict) and any(case["context"] == context for case in part.get("cases", []))
+
+
+def _last(path: Path, bench: str, preferred: Callable[[dict[str, object]], bool] = lambda _: True) -> dict[str, object]:
+    """The content of a JSON file, or of JSON lines the last of that benchmark, if possible a preferred one.
+
+    Raises ConfigError.
+    """
     text = path.read_text(encoding="utf-8")
     parts = [text] if path.suffix == ".json" else text.splitlines()
     lines: list[dict[str, object]] = [json.loads(part) for part in parts]
     wanted = [line for line in lines if line.get("bench") == bench]
     if not wanted:
         raise ConfigError(f"{path} has no result of `bench {bench}`.", remedy=f"desk-rag bench {bench} --help")
-    return wanted[-1]
+    return next(filter(preferred, reversed(wanted)), wanted[-1])

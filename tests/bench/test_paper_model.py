@@ -77,6 +77,11 @@ def test_the_kept_cpu_results_are_modelled_within_a_fifth(capsys: pytest.Capture
     assert all(entry["cached_ms"] < entry["full_ms"] for entry in said["cpu"]["laptop"])
 
 
+def test_the_kept_gpu_results_are_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper_model.main([]) == 0
+    assert "Fitted at 8,192 tokens" in capsys.readouterr().out
+
+
 def test_a_faster_cpu_computes_faster_and_loads_as_before() -> None:
     here = OnCpu(operations=50e9, question=0.04, token=1e-5)
     full, cached = here.predict(1000)

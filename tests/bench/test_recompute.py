@@ -23,7 +23,7 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
     context = report["contexts"][0]
     assert context["chunks"] == 3 and 200 < context["tokens"] <= 360
     ways = {way["way"]: way for way in context["ways"]}
-    kinds = ("first-k", "delta-kv", "query", "edge-query")
+    kinds = ("random", "first-k", "delta-kv", "query", "edge-query")
     assert set(ways) == {f"{name} {ratio}" for name in kinds for ratio in ("0.1", "0.3")}
     for name in kinds:
         assert 0.04 < ways[f"{name} 0.1"]["effective"] <= 0.11 < ways[f"{name} 0.3"]["effective"] <= 0.31

@@ -29,7 +29,8 @@ _FEWEST = 8
 """Contexts below which there is nothing to learn from, or to judge by."""
 NEGLIGIBLE = 5e-3
 """Divergence in nats per answer token below which stitching costs nothing worth a remedy: twice what the embedded
-reader has on short passages, a sixth of what a model has whose F1 falls by a fifth (bench/LOG.md)."""
+reader has on short passages, and about a sixth of what a model has whose F1 falls by a fifth, as far as bench/LOG.md,
+which holds divergences of whole answers, lets that be computed."""
 _NORMAL_95 = 1.96
 
 

@@ -130,7 +130,7 @@ def weight_bytes(sizes: ModelSizes, quantization: str, device: Device) -> int:
         return sizes.stored_bytes
     if quantization == "none":
         return device.weight_bytes * sizes.parameters
-    if not device.on_gpu:
+    if not device.on_gpu and quantization in sizes.cpu_bytes:
         return sizes.cpu_bytes[quantization]
     rest = sizes.parameters - sizes.embedding_parameters
     return 2 * sizes.embedding_parameters + int(_PER_WEIGHT[quantization] * rest)

@@ -36,6 +36,7 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
+from desk_rag.answering.requirements.amounts import not_the_sum
 from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.correspondence import correspondents
 from desk_rag.answering.requirements.dates import dates, past_note, relative_note, without_dates
@@ -224,8 +225,12 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
     for event in _read(reader, question, look):
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
-            today = datetime.now(UTC).astimezone().date()
-            reason = misfit(question, done.text, done.citations[0].quote) or past_note(question, done.text, today)
+            quote, today = done.citations[0].quote, datetime.now(UTC).astimezone().date()
+            reason = (
+                misfit(question, done.text, quote)
+                or not_the_sum(question, done.text, quote)
+                or past_note(question, done.text, today)
+            )
             if reason and not done.doubtful:
                 done = _with_doubt(done, reason)
             counted_from = _day_meant(reader.store, done)

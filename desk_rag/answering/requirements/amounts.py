@@ -1,4 +1,4 @@
-"""Take the number to add up from a line of a table or of text, and add such numbers up exactly."""
+"""Take the number to add up from a line, add such numbers up exactly, and tell where an answer is no such sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,30 @@ from desk_rag.answering.requirements.stems import content_stems
 _NUMBER = re.compile(r"(?<![\w.,:/-])[-−]?(?:\d{1,3}(?:[,\u00a0\u202f ]\d{3})+|\d+)(?:\.\d+)?(?![\w:/]|[.,-]\d|-\w)")
 _MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
 _MONEY = re.compile(rf"(?:[€$£¥]\s?(?P<after>{_NUMBER.pattern}))|(?P<before>{_NUMBER.pattern})\s?{_MONEY_WORDS}")
+UNITS = (
+    {"km", "kms", "kilometre", "kilometres", "kilometer", "kilometers"}, {"l", "litre", "litres", "liter", "liters"},
+    {"h", "hr", "hrs", "hour", "hours"}, {"kg", "kilo", "kilos", "kilogram", "kilograms"},
+    {"min", "mins", "minute", "minutes"}, {"kwh"}, {"mile", "miles", "mi"}, {"m3", "m³", "cbm"},
+)  # fmt: skip
+"""Names of units of measure, those of one unit together."""
+_MEASURES = frozenset[str]().union(*UNITS)
 _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value paid payment charge expense expenses")
+_ASKS_MONEY = re.compile(
+    r"^(?:what|how\s+much)\b(?!.*\btime\b).*\b(?:pay|paid|spend|spent|costs?|price|charged?|owe|expenses)\b"
+    r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b",
+    re.I,
+)
+_RATE_OR_MONEY = re.compile(
+    rf"(?<![^\W_])(?:{_MONEY_WORDS}|per|pence|price|costs?|amount|fee|rate)(?![^\W_])|[€$£¥/]", re.I
+)
+_ASKS_TOTAL = re.compile(r"\b(?:in\s+total|altogether|in\s+all|(?:total|sum)\s+of)\b", re.I)
+_ASKS_SEVERAL = re.compile(
+    r"\b(?:total|sum)\s+of\s+(?:(?:all|of|the|my|our|these)\s+)*"
+    r"(?:two|three|four|five|six|seven|eight|nine|ten|both|\d{1,2})\s+(?:[\w-]+\s+){0,3}?(?P<things>[\w-]+s)\s*(?=[?.]|$|\b(?:in|of|from|for)\b)",
+    re.I,
+)
+_PART = "The question asks for a total, and the quote may be only one part of it"
+_SAYS_TOTAL = re.compile(r"\b(?:totals?|sum|altogether|in\s+all|gesamt\w*|summe)\b", re.I)
 
 
 def amount_of(text: str, asked: str) -> Decimal | None:
@@ -44,6 +67,15 @@ def fields_of(text: str) -> dict[str, str]:
     return {match["key"].strip(): match["value"].strip() for match in FIELD.finditer(text)}
 
 
+def measure_of(column: str, value: str) -> str:
+    """The unit of measure in the name of a column or behind a number, so that it is no money; '' for none."""
+    if _RATE_OR_MONEY.search(f"{column} {value}"):
+        return ""
+    behind = re.sub(r"^\W*\d[\d.,]*", "", value)
+    words = re.split(r"[\W_]+", f"{column} {behind}".lower())
+    return next((word for word in words if word in _MEASURES), "")
+
+
 def written(amounts: Sequence[Decimal]) -> str:
     """The sum, with as many decimals as the amount with the most."""
     places = max((max(0, -int(amount.as_tuple().exponent)) for amount in amounts), default=0)
@@ -54,6 +86,29 @@ def number_of(value: str) -> Decimal | None:
     """The value of a cell that holds a number and perhaps its unit."""
     match = re.fullmatch(rf"\s*(?:{_MONEY_WORDS}\s?)?({_NUMBER.pattern})(?:\s?\D{{0,12}})?\s*", value)
     return _parsed(match.group(1)) if match else None
+
+
+def asks_money(question: str) -> bool:
+    """True for a question of what was paid, or what something costs."""
+    return _ASKS_MONEY.search(question.strip()) is not None
+
+
+def not_the_sum(question: str, answer: str, quote: str) -> str:
+    """Return a sentence that says why an answer is not the money or the total asked for; empty if it may be."""
+    if asks_money(question):
+        columns = [column for column, value in fields_of(quote).items() if value == answer] or [""]
+        if measure := measure_of(columns[0], answer):
+            return f"The question asks for money, and “{answer}” has the unit “{measure}”"
+    return _PART if _is_part(question, quote) else ""
+
+
+def _is_part(question: str, quote: str) -> bool:
+    """True if a question asks for the total of several things, and the quote is of one of them or a row of a table."""
+    several = _ASKS_SEVERAL.search(question)
+    if several is not None:
+        return several["things"].lower() not in quote.lower()
+    is_row = len(fields_of(quote)) > 1
+    return is_row and _ASKS_TOTAL.search(question) is not None and _SAYS_TOTAL.search(quote) is None
 
 
 def _parsed(text: str) -> Decimal:

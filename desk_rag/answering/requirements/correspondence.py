@@ -40,7 +40,10 @@ _RECIPIENT = (
     re.compile(rf"\b{_SAY}\b(?:[^?]*?\b)?\s+(?:back\s+)?to\s+(?P<name>{_PERSON})", re.I),
     re.compile(rf"\b{_MAILS}\s+(?:[^?]*?\s)?to\s+(?P<name>{_PERSON})", re.I),
 )
-_HEADER = re.compile(r"^From: (?P<sender>[^;\n]*)(?:; To: (?P<to>[^;\n]*))?(?:; Cc: (?P<cc>[^;\n]*))?(?:;.*)?$", re.M)
+_HEADER = re.compile(
+    r"^From: (?P<sender>(?:(?!\sTo: )[^;\n])*)(?:; To: (?P<to>[^;\n]*))?(?:; Cc: (?P<cc>[^;\n]*))?(?:;.*)?$", re.M
+)
+"""The line of a mail's header; 'From: Kessler To: Bright Paper' is a paragraph of another document."""
 _HEADING = re.compile(r"(?:^|\n)(?P<sender>[^\n,]{2,60}), \d{1,2} [A-Z][a-z]+ \d{4}: ")
 _NOBODY = frozenset(
     """i we you he she they it us me them him her my our your his their someone somebody anyone anybody everyone the a

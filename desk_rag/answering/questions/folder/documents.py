@@ -74,8 +74,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     is_about = _is_about(request) and not _is_of_one_document(question, selection)
     if is_about and selection is not None and selection.is_answer:
         yield from _shown(store, question, request, selection, readings[0], (), below, began)
-    elif is_about and _may_be_none(request, selection):
-        yield from _nothing(store, question, request, readings[0], below, began)
+    elif text := _why_none(request, selection, readings[0], is_about=is_about):
+        yield from _said(store, question, text, readings[0], below, began)
 
 
 def _is_of_one_document(question: str, selection: Selection | None) -> bool:
@@ -183,12 +183,13 @@ def _reading(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Gene
     raise AssertionError("reading ends with what was read")
 
 
-def _nothing(
-    store: Store, question: str, request: Request, reading: Reading, under: Sequence[Path], began: float
-) -> Iterator[AnswerEvent]:
-    """Say that no document matches, and which there are."""
-    text = wording.none(request, reading, nearly(request.topic, reading.records))
-    yield from _said(store, question, text, reading, under, began)
+def _why_none(request: Request, selection: Selection | None, reading: Reading, *, is_about: bool) -> str:
+    """A text that no document matches, and which there are; '' if the question may be one for something else."""
+    if selection is not None and selection.own and not selection.is_answer:
+        return wording.only_own(request, selection)
+    if is_about and _may_be_none(request, selection):
+        return wording.none(request, reading, nearly(request.topic, reading.records))
+    return ""
 
 
 def _said(

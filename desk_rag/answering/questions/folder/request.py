@@ -78,6 +78,8 @@ class Request:
     """True if it asks what was paid: documents that say they are not paid are named."""
     not_understood: str
     """Words of a condition that no rule reads; '' for none."""
+    is_expense: bool
+    """True if it asks what 'I' or 'we' paid or were charged: invoices to others are none of its documents."""
 
 
 _ORDERS = {
@@ -137,6 +139,12 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
                             rf"(?:charged?|bill(?:ed)?|invoiced?)(?:\s+(?:me|us))?(?P<when>(?:\s+(?:in|since|until|between)\b.*)?)"
                             rf"{_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|had|do)\s+(?:I|we)\s+(?:bill(?:ed)?|invoiced?)\s+"
+                            rf"(?P<invoiced>.+?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:was|were|is|has\s+been|have\s+been)\s+(?:billed|invoiced)\s+"
+                            rf"(?P<invoiced>(?:to|by|in|since|until|between)\s+.+?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(r"^(?:what|how\s+much)\s+(?:has|have|did|does|do)\s+(?P<invoiced>(?!I\s|we\s).+?\s+"
+                            r"not\s+(?:yet\s+)?paid(?:\s+(?:me|us))?(?:\s+yet)?)$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
                             rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?P<measure>VAT|tax|net)\s+(?:is|was|are|were|stands?)\s+(?:there\s+)?"
@@ -179,6 +187,7 @@ _GROUP = re.compile(
     re.I,
 )
 _PAYS = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
+_OWN_EXPENSE = re.compile(rf"\b(?:I|we)\s+(?:still\s+)?{_PAY}\b|\b(?:charged?|bill(?:ed)?|invoiced?)\b", re.I)
 _OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
@@ -204,6 +213,8 @@ def request_of(question: str, today: date) -> Request | None:
         if match is None:
             continue
         groups = match.groupdict()
+        if "invoiced" in groups:
+            groups["subject"] = f"invoices of {groups['invoiced']}"
         subject = groups["subject"] if "subject" in groups else f"{groups['payee']} {groups.get('when') or ''}"
         subject = subject or "invoices"  # 'What is the total?' below an '@' name
         request = _of_subject(task, subject, today, groups, plain)
@@ -255,7 +266,7 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     return Request(
         task, kind, topic, _as_asked(topic, f"{before} {after}"), role, period, limit, paid, measure,
         kind_found is None, is_one, is_all, folder, group, who, is_payment and bool(_PAYS.search(plain)),
-        not_understood,
+        not_understood, is_payment and bool(_OWN_EXPENSE.search(plain)),
     )  # fmt: skip
 
 

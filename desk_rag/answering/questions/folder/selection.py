@@ -38,6 +38,8 @@ class Selection:
     """Documents that do not say whether they are paid."""
     unpaid: list[Record] = field(default_factory=list)
     """Documents that say they are not paid, where the question asks what was."""
+    own: list[Record] = field(default_factory=list)
+    """Documents of the own firm to others, where the question asks what 'we' paid."""
     amounts: dict[int, Amount] = field(default_factory=dict)
     """Amounts by position in `chosen`."""
 
@@ -56,6 +58,11 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
     of_topic = _of_topic(records, request, selection)
     if of_topic is None:
         return None
+    if request.is_expense and (own := own_issuers(records)):
+        topic = stems_in(request.topic)
+        selection.own = [record for record in of_topic
+                         if record.party.casefold() in own and not topic & stems_in(record.party)]  # fmt: skip
+        of_topic = [record for record in of_topic if record not in selection.own]
     for record in _in_period(of_topic, request, selection):
         first = next((one for one in selection.chosen if _same(one, record)), None)
         if first is not None:
@@ -66,6 +73,17 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
         mentioning = selection.only_mention
         selection.only_mention = [record for record in mentioning if request.period.holds(record.date) is True]
     return selection
+
+
+def own_issuers(records: Sequence[Record]) -> set[str]:
+    """The parties, in small letters, that alone wrote to several others, as the owner of the folder does."""
+    written_to: dict[str, set[str]] = {}
+    for record in records:
+        if record.party and record.recipients:
+            written_to.setdefault(record.party.casefold(), set()).add(record.recipients.casefold())
+    return {party for party, names in written_to.items()
+            if len(names) > 1 and not set.intersection(*map(content_stems, names))  # not two spellings of one name
+            and not any(names & others for other, others in written_to.items() if other != party)}  # fmt: skip
 
 
 def _is_paid_as_asked(record: Record, request: Request, selection: Selection) -> bool:

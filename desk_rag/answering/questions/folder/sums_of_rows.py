@@ -19,7 +19,7 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import MONTHS, Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
@@ -41,11 +41,15 @@ _RATE = re.compile(r"\b(?:per|each|rate|price|cost|fee|limit|number|no)\b|/", re
 """Headers of columns with a rate or a price of the unit: 'Per hour'."""
 _OF_TOTAL = re.compile(r"^(?:sub|grand\s+)?(?:totals?|sums?|gesamt|summe)\b", re.I)
 _OF_PERSON = re.compile(r"^(?:who|name|person|people|by|employee|worker|staff)$", re.I)
-_UNITS = (
-    {"km", "kms", "kilometre", "kilometres", "kilometer", "kilometers"}, {"l", "litre", "litres", "liter", "liters"},
-    {"h", "hr", "hrs", "hour", "hours"}, {"kg", "kilo", "kilos", "kilogram", "kilograms"},
-    {"min", "mins", "minute", "minutes"}, {"kwh"}, {"mile", "miles", "mi"},
-)  # fmt: skip
+_PAID = re.compile(
+    r"^(?:what|how\s+much)\s+(?:money\s+)?(?:did|have|had)\s+(?:I|we)\s+(?:pay|paid|spend|spent)\s+"
+    r"(?:(?:to|at|with)\s+)?(?P<rest>(?!for\b|on\b).+)",
+    re.I,
+)
+_PAYMENTS = frozenset({"amount", "betrag", "debit", "paid", "payment", "spent"})
+"""Columns of payments."""
+_READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
+"""Names of tables whose numbers grow from row to row, so that they must not be added up."""
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
 _MOST = 200
@@ -73,6 +77,10 @@ class _Asked:
     words: str
     of_owner: bool
     """True if the question is one for what 'I' or 'we' did."""
+    of_money: bool
+    """True if it asks for money, so that a number with another unit is none."""
+    of_payee: bool
+    """True if it asks what was paid to somebody."""
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
@@ -86,30 +94,37 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         files.add(document.path)
         for passage in store.passages_of(document.path):
             passages += 1
-            cells += _cells(passage, sum_question.unit)
+            cells += _cells(passage, sum_question)
     known = {stem for cell in cells for stem in cell.words | cell.around}
     unknown = sum_question.others - known
-    if not cells or len(unknown) > 1 or not sum_question.names <= known:
+    if not cells or len(unknown) > (0 if sum_question.of_payee else 1) or not sum_question.names <= known:
         return
     wanted = sum_question.names | (sum_question.others - unknown)
     named = [cell for cell in cells if wanted <= cell.words]
-    named = named or [cell for cell in cells if wanted <= cell.words | cell.around]
+    if not named and not sum_question.of_payee:
+        named = [cell for cell in cells if wanted <= cell.words | cell.around]
     counted = [cell for cell in named if cell.number is not None]
     timed = [cell for cell in counted if sum_question.period is None or _holds(sum_question.period, cell)]
     people = {value for cell in timed for key, value in amounts.fields_of(cell.row.text).items()
               if _OF_PERSON.match(key)}  # fmt: skip
     if not counted or (sum_question.of_owner and len(people) > 1):
         return
+    timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
     column, _ = Counter(cell.column.casefold() for cell in timed or counted).most_common(1)[0]
     added = [cell for cell in timed if cell.column.casefold() == column]
+    if sum_question.of_payee and not added:
+        return
     shown = show(store, [cell.row for cell in added[:_MOST]])
-    text = "\n".join([_result(sum_question, added, counted), *_notes(sum_question, added, named)])
-    yield from finish(store, question, text, shown, under, (began, passages, len(files)), found=bool(added))
+    doubts = [*_doubts(sum_question, added)]
+    lines = [_result(sum_question, added, counted), *_notes(sum_question, added, named), *doubts]
+    support = 0.0 if doubts else None
+    read = (began, passages, len(files))
+    yield from finish(store, question, "\n".join(lines), shown, under, read, found=bool(added), support=support)
 
 
 def _asked(question: str, today: date) -> _Asked | None:
     plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = _MANY.match(plain) or _TOTAL.match(plain)
+    match = _MANY.match(plain) or _TOTAL.match(plain) or _PAID.match(plain)
     if match is None:
         return None
     rest, period = take_period(_ALL.sub("", match["rest"]), today)
@@ -119,13 +134,20 @@ def _asked(question: str, today: date) -> _Asked | None:
     of_owner = re.match(r"\s*(?:I|we)\b", rest, re.I) is not None
     if not (names or period or of_owner or _ALL.search(match["rest"]) or match.re is _TOTAL):
         return None  # 'How many hours did the meeting last?' is one fact
+    of_payee = match.re is _PAID
+    if of_payee and not names:
+        return None
     of_names = content_stems(" ".join(names))
     others = content_stems(rest) - of_names - _LIGHT
-    return _Asked(match["unit"].lower(), frozenset(of_names), frozenset(others), period, " ".join(names), of_owner)
+    unit = "amount" if of_payee else match["unit"].lower()
+    of_money = amounts.asks_money(plain)
+    names_of = (frozenset(of_names), frozenset(others))
+    return _Asked(unit, *names_of, period, " ".join(names), of_owner, of_money, of_payee)
 
 
-def _cells(passage: Passage, unit: str) -> Iterator[_Cell]:
+def _cells(passage: Passage, asked: _Asked) -> Iterator[_Cell]:
     """The cells of a passage's rows whose column has the unit or its name; a rate of the unit has no number to add."""
+    unit = asked.unit
     around = frozenset(content_stems(f"{name_words(passage.path)} {passage.title}"))
     for line in passage.chunk.text.split("\n"):
         fields = amounts.fields_of(line)
@@ -136,12 +158,14 @@ def _cells(passage: Passage, unit: str) -> Iterator[_Cell]:
             number = amounts.number_of(value)
             if number is None or not (_is_of(unit, column) or _is_of(unit, re.sub(r"^\S*\d\S*\s*", "", value))):
                 continue
+            if asked.of_money and amounts.measure_of(column, value):
+                continue
             yield _Cell(Row(passage, line.strip()), column, None if _RATE.search(column) else number, words, around)
 
 
 def _is_of(unit: str, text: str) -> bool:
     """True if a header or the words behind a number name the unit."""
-    alike = next((group for group in _UNITS if unit in group), {unit})
+    alike = next((group for group in (*amounts.UNITS, _PAYMENTS) if unit in group), {unit})
     return bool(content_stems(unit) & content_stems(text)) or any(
         word.lower() in alike for word in re.findall(r"[^\W\d_]+", text)
     )
@@ -154,11 +178,26 @@ def _holds(period: Period, cell: _Cell) -> bool:
         fields = list(amounts.fields_of(cell.row.text).items())
         years = [value for column, value in fields if column != cell.column and (column, value) in fields[:1]
                  or re.search(r"\byear\b", column, re.IGNORECASE)]  # fmt: skip
-        days = [Date(int(year), 0, 0) for year in years if _YEAR.fullmatch(year)]
-    if not days:
+        months = [MONTHS.index(value.casefold()) + 1 for _, value in fields if value.casefold() in MONTHS] or [0]
         labels = f"{cell.row.passage.chunk.location.heading} {cell.row.passage.path.stem}"
-        days = [Date(int(year), 0, 0) for year in _YEAR.findall(labels)]
+        years = [year for year in years if _YEAR.fullmatch(year)] or _YEAR.findall(labels)
+        days = [Date(int(year), month, 0) for year in years for month in months]
     return any(period.holds(day) for day in days)
+
+
+def _doubts(asked: _Asked, added: Sequence[_Cell]) -> Iterator[str]:
+    """Sentences about rows that may make no sum: readings of a meter, money that came back, copies."""
+    names = [name for cell in added for name in (cell.row.passage.path.stem, cell.column) if _READINGS.search(name)]
+    if names:
+        yield f"“{clean_name(names[0])}” may hold readings of a meter, which make no sum."
+    if not asked.of_payee:
+        return
+    if len({cell.number < 0 for cell in added if cell.number is not None}) > 1:
+        yield "Some of it was paid and some came back."
+    files = {(cell.row.text, cell.row.passage.path) for cell in added}
+    columns = {tuple(amounts.fields_of(cell.row.text)) for cell in added}
+    if len(columns) > 1 or len({text for text, _ in files}) < len(files):
+        yield "Several tables have such rows, and may say the same twice."
 
 
 def _result(asked: _Asked, added: Sequence[_Cell], counted: Sequence[_Cell]) -> str:
@@ -170,8 +209,10 @@ def _result(asked: _Asked, added: Sequence[_Cell], counted: Sequence[_Cell]) -> 
     files = ", ".join(dict.fromkeys(clean_name(cell.row.passage.path.name) for cell in added))
     rows = plural(len(added), "row")
     more = f" (the first {_MOST} are shown)" if len(added) > _MOST else ""
-    total = amounts.written([cell.number for cell in added if cell.number is not None])
-    unit = f" {asked.unit}" if any(asked.unit in group for group in _UNITS) else ""
+    numbers = [cell.number for cell in added if cell.number is not None]
+    paid_out = asked.of_payee and sum(numbers) < 0
+    total = amounts.written([-number for number in numbers] if paid_out else numbers)
+    unit = f" {asked.unit}" if any(asked.unit in group for group in amounts.UNITS) else ""
     return f"{total}{unit} (computed: the sum of the column “{added[0].column}” in {rows} of {files}{those}{more})"
 
 

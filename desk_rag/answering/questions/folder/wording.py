@@ -66,6 +66,13 @@ def not_understood(request: Request) -> str:
     )
 
 
+def only_own(request: Request, selection: Selection) -> str:
+    """The text where a question for payments finds only documents that were sent to others."""
+    kind, count = request.kind, len(selection.own)
+    sent = f"{kind.plural(count)} {'was' if count == 1 else 'were'} sent to others"
+    return f"No {kind.name} that was to be paid was found: {sent} by {clean_name(selection.own[0].party)}."
+
+
 def by_date(record: Record) -> tuple[int, int, int]:
     """Sort key; documents without a date come last."""
     day = record.date
@@ -195,6 +202,9 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
         )
     if selection.unpaid:
         yield f"In the sum although, by their own words, not paid yet: {_names(selection.unpaid)}."
+    if selection.own:
+        sender = clean_name(selection.own[0].party)
+        yield f"Left out, because {sender} sent them to others: {_names(selection.own)}."
     if selection.vague:
         yield f"Left out, because their date is not clear: {_names(selection.vague)}."
     if selection.only_mention:

@@ -1,0 +1,144 @@
+"""Questions for what was paid, invoiced and owed, over invoices of the own firm, a bank's table and readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answering.events import Answer, Finished
+from desk_rag.answering.questions.folder import asking
+from desk_rag.config import IndexSettings, Settings
+from desk_rag.ingest import pipeline
+from desk_rag.model import weights
+from desk_rag.model.prompt import load_prompt
+from desk_rag.store.store import Store
+
+_INVOICES = (
+    ("2024-01", "Ashby School", "9 March 2024", "680.00", "paid on 30 March 2024"),
+    ("2025-01", "Ashby School", "3 March 2025", "6,650.00", "paid on 1 April 2025"),
+    ("2025-02", "Ashby School", "30 June 2025", "13,300.00", "paid on 29 July 2025"),
+    ("2025-03", "Oakes & Daughter", "12 September 2025", "745.00", "not paid yet"),
+    ("2024-02", "Oakes & Daughter", "21 June 2024", "2,015.50", "not paid yet"),
+)
+_BANK = """date,payee,amount,category
+{0}-01-05,Palisade Lettings,-1430.00,rent
+{0}-01-11,Severn Energy,-98.00,energy
+{0}-02-05,Palisade Lettings,-1430.00,rent
+{0}-03-02,Mole Dairy,-12.00,food
+{0}-03-04,Mole Dairy,4.00,refund
+"""
+_FILES = {
+    "bank-2024.csv": _BANK.format(2024),
+    "bank-2025.csv": _BANK.format(2025),
+    "meter-readings.csv": "date,electricity_kwh,gas_m3\n2025-01-01,18211,4402\n2025-04-01,18902,4655\n",
+    "household-2025.csv": "month,Electricity,Gas\nJanuary,84.20,131.50\nFebruary,79.10,118.90\nMarch,70.40,88.30\n",
+}
+
+
+def _index(root: Path, files: dict[str, str]) -> Store:
+    for name, text in files.items():
+        (root / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "docs" / name).write_text(text, encoding="utf-8")
+    prompt = load_prompt(weights.resolve("embedded", allow_download=False))
+    opened = Store.open(root / "data", Settings().store, writer=True)
+    list(pipeline.sync_folder(opened, root / "docs", prompt, prompt.chunk_size, IndexSettings(), lambda: False))
+    return opened
+
+
+def _invoice(number: str, to: str, day: str, total: str, status: str, sender: str = "Judith Farrow, surveyor") -> str:
+    return f"# Invoice {number}\n\nFrom: {sender}\nTo: {to}\nDate: {day}\n\nTotal: £{total}\nStatus: {status}\n"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    sent = {f"invoices/invoice-{one[0]}.md": _invoice(*one) for one in _INVOICES}
+    with _index(tmp_path_factory.mktemp("payments"), _FILES | sent) as opened:
+        yield opened
+
+
+def _asked(store: Store, question: str) -> Answer | None:
+    events = list(asking.answer(store, question, ()))
+    return events[-1].answer if events and isinstance(events[-1], Finished) else None
+
+
+@pytest.mark.parametrize(
+    ("question", "beginning"),
+    [
+        ("How much did I invoice Ashby School in 2025?", "19,950.00 pounds (computed: the sum of 2 of 5 invoices"),
+        ("What was invoiced to Ashby in total?", "20,630.00 pounds (computed: the sum of 3 of 5 invoices"),
+        ("How much did we bill in 2024?", "2,695.50 pounds (computed: the sum of 2 of 5 invoices"),
+        ("How much has Oakes & Daughter not paid yet?", "2,760.50 pounds (computed: the sum of 2 of 5 invoices"),
+        ("How much did Ashby School pay me in 2025?", "19,950.00 pounds"),
+        ("How much did Judith Farrow charge in 2024?", "2,695.50 pounds"),
+    ],
+)
+def test_what_was_invoiced_is_the_sum_of_the_invoices(store: Store, question: str, beginning: str) -> None:
+    answer = _asked(store, question)
+    assert answer is not None
+    assert answer.text.startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["What did we pay each supplier?", "What did I pay Ashby School in 2025?", "How much did Ashby School charge us?"],
+)
+def test_invoices_to_others_are_nothing_that_was_paid(store: Store, question: str) -> None:
+    answer = _asked(store, question)
+    assert answer is not None
+    assert not answer.found
+    assert answer.text.startswith("No invoice that was to be paid was found: ")
+    assert answer.text.endswith("sent to others by Judith Farrow, surveyor.")
+
+
+def test_bought_things_are_added_up_without_what_the_own_firm_sent(tmp_path: Path) -> None:
+    sent = {f"invoices/invoice-{one[0]}.md": _invoice(*one) for one in _INVOICES}
+    bought = {f"invoices/{number}.md": _invoice(number, "Judith Farrow", "4 May 2025", "50.00", "paid", sender=sender)
+              for number, sender in (("K-1", "Kessler Heating"), ("B-7", "Bright Paper"))}  # fmt: skip
+    with _index(tmp_path, sent | bought) as opened:
+        answer = _asked(opened, "What did we pay each supplier?")
+    assert answer is not None
+    lines = answer.text.split("\n")
+    assert lines[0].startswith("100.00 pounds (computed: the sum of 2 of 7 invoices")
+    assert {"Kessler Heating: 1 invoice, 50.00 pounds", "Bright Paper: 1 invoice, 50.00 pounds"} <= set(lines)
+    assert any(line.startswith("Left out, because Judith Farrow, surveyor sent them to others: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("question", "beginning"),
+    [
+        ("What did we pay Palisade Lettings in 2025?", "2,860.00 (computed: the sum of the column “amount” in 2 rows"),
+        ("How much did we pay Palisade Lettings?", "5,720.00 (computed: the sum of the column “amount” in 4 rows"),
+        ("How much electricity did we pay for in January 2025?", "84.20 (computed: the sum of the column “Elec"),
+        ("What is the sum of the gas costs in January to March 2025?", "338.70 (computed: the sum of the column “Gas”"),
+    ],
+)
+def test_payments_are_added_up_from_columns_of_money(store: Store, question: str, beginning: str) -> None:
+    answer = _asked(store, question)
+    assert answer is not None
+    assert answer.text.startswith(beginning)
+    assert not answer.doubtful
+
+
+def test_money_that_came_back_makes_the_sum_doubtful(store: Store) -> None:
+    answer = _asked(store, "What did we pay Mole Dairy in 2025?")
+    assert answer is not None
+    assert answer.text.startswith("8.00 (computed")
+    assert answer.doubtful
+
+
+@pytest.mark.parametrize("copy", [_BANK.format(2025), "day,amount,to\n2025-01-05,-1430.00,Palisade Lettings\n"])
+def test_tables_that_may_say_the_same_twice_make_the_sum_doubtful(tmp_path: Path, copy: str) -> None:
+    with _index(tmp_path, {"bank.csv": _BANK.format(2025), "from the bank/list.csv": copy}) as opened:
+        answer = _asked(opened, "What did we pay Palisade Lettings in 2025?")
+    assert answer is not None
+    assert answer.doubtful
+    assert "Several tables have such rows, and may say the same twice." in answer.text
+
+
+def test_readings_of_a_meter_make_no_sum_without_doubt(store: Store) -> None:
+    answer = _asked(store, "How much electricity did we use in 2025?")
+    assert answer is not None
+    assert answer.doubtful
+    assert "“meter-readings” may hold readings of a meter, which make no sum." in answer.text

@@ -23,7 +23,7 @@ _MAILS = r"(?:e-?mails?|mails?|messages?|letters?)"
 _SENDER = (
     re.compile(rf"\b(?:did|has|does|had|do)\s+(?P<name>{_PERSON})\s+(?:\w+ly\s+)?{_SAY}\b", re.I),
     re.compile(
-        rf"\b{_MAILS}\s+(?:that\s+)?(?:was\s+|were\s+|sent\s+|written\s+)*(?:of|from|by)\s+(?P<name>{_PERSON})",
+        rf"\b{_MAILS}\s+(?:that\s+)?(?:is\s+|are\s+|was\s+|were\s+|sent\s+|written\s+)*(?:of|from|by)\s+(?P<name>{_PERSON})",
         re.I,
     ),
     re.compile(rf"\b(?:sent|written)\s+by\s+(?P<name>{_PERSON})", re.I),

@@ -16,6 +16,7 @@ from desk_rag.answering.requirements.places import Place
         ("what did ana tell ben", "ana", "ben"),
         ("Which mails did Ana Ruiz send to Ben?", "Ana Ruiz", "Ben"),
         ("mails from ana in may", "ana", ""),
+        ("How many mails are from Ana Ruiz?", "Ana Ruiz", ""),
         ("Show Cleo's mails", "Cleo", ""),
         ("What did I get from Ana?", "Ana", ""),
         ("How many tables did Cleo promise Ben in 2023?", "Cleo", "Ben"),
@@ -33,6 +34,10 @@ def test_a_sentence_belongs_to_the_mail_whose_heading_stands_above_it() -> None:
     place = Place(text, "box", 0)
     senders = [header.sender for word in ("first", "second") if (header := header_of(place, text.index(word)))]
     assert senders == ["Ana", "Ben"]
+
+
+def test_a_paragraph_of_an_invoice_is_no_heading_of_a_mail() -> None:
+    assert header_of(Place("Invoice 7\nFrom: Kessler To: Ana Date: 4 May 2025\nTotal: 90.00", "7", 0), 20) is None
 
 
 def test_a_later_passage_of_a_mail_knows_its_sender_by_the_heading() -> None:

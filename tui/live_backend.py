@@ -106,7 +106,7 @@ class LiveBackend:
             self._ends.clear()
             raise ModelError(
                 "The process that answers has ended again and again.",
-                remedy="See indexer.log in the data directory, or choose a smaller model.",
+                remedy="See logs/indexer.log in the data directory, or choose a smaller model.",
             )
 
     def has_ended(self) -> bool:

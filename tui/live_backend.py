@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation.turns import Turn
-from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
+from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.errors import ModelError
@@ -106,7 +106,7 @@ class LiveBackend:
             self._ends.clear()
             raise ModelError(
                 "The process that answers has ended again and again.",
-                remedy="See indexer.log in the data directory, or choose a smaller model.",
+                remedy="See logs/indexer.log in the data directory, or choose a smaller model.",
             )
 
     def has_ended(self) -> bool:
@@ -139,13 +139,23 @@ class LiveBackend:
         return events if turn is None else self._saving(events, turn)
 
     def _asked(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
-        """Ask the engine; if it has ended before it said anything, ask the next one."""
+        """Ask the engine; if it ends before it has told anything, ask the next one, but only one."""
+        from desk_rag.indexer.resident.client import ResidentEnded
+
         until = time.monotonic() + _DECLINED_SECONDS
+        may_ask_again = True
         while not (stop() or self._stopping.is_set()):
             if not (self.has_ended() or self._is_starting):
                 try:
-                    yield from self._engine().ask(request, stop, wait)
+                    for event in self._engine().ask(request, stop, wait):
+                        may_ask_again = may_ask_again and isinstance(event, FilesWaiting)
+                        yield event
                     return
+                except ResidentEnded as error:
+                    if not may_ask_again:
+                        remedy = "Ask again once it has started anew, which it does by itself."
+                        raise ModelError("The process that answers has ended.", remedy=remedy) from error
+                    may_ask_again = False
                 except NoResident:
                     if self._other is not None and time.monotonic() > until:
                         self._other.give_up()

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,7 +28,7 @@ from desk_rag.indexer.resident import client, values
 from desk_rag.indexer.resident.attended import Attended
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.keeping import environment
-from desk_rag.indexer.resident.protocol import Message, NoResident, encode, greeting
+from desk_rag.indexer.resident.protocol import MOST_REQUEST, Message, NoResident, encode, greeting
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.resident.transports.unix_socket import UnixConnection
 from desk_rag.ingest.events import IndexEvent
@@ -41,6 +42,8 @@ _POLL_SECONDS = 1.0
 _LEAVE_SECONDS = 2.5
 """Seconds that the process gets to end its indexing and close the store."""
 _MOST_REPORT = 400
+_MOST_QUESTION = MOST_REQUEST - 16 * 1024
+"""Maximum bytes of a message that asks a question, without the greeting and the settings."""
 
 
 def ask(
@@ -66,6 +69,18 @@ def ask(
         waits = waits and isinstance(event, FilesWaiting)
     if is_hurried():
         yield from send(False, stop)
+
+
+def question(request: Request, *, wait: bool) -> Message:
+    """Return the message that asks `request`, with as many of its last turns as fit. Raises DeskRagError."""
+    while True:
+        message = {"do": "ask", "request": values.plain(request), "wait": wait}
+        if len(encode(message)) <= _MOST_QUESTION:
+            return message
+        if not request.earlier:
+            remedy = "Save the text as a file in one of your folders, and ask about it."
+            raise DeskRagError("The question is too long.", remedy=remedy)
+        request = replace(request, earlier=request.earlier[(len(request.earlier) + 1) // 2 :])
 
 
 class AttendedProcess:
@@ -119,7 +134,9 @@ class AttendedProcess:
         except (client.ResidentEnded, NoResident) as error:
             if self._stopping.is_set():
                 raise Cancelled("The start was stopped.") from error
-            said = f"The process that answers has ended.{self._last_words()}"
+            self._release()
+            reason = f": {error}" if isinstance(error, NoResident) and str(error) else ""
+            said = f"The process that answers has ended{reason}.{self._last_words()}"
             self.stop()
             raise ModelError(said, remedy="Start desk-rag again; if it ends again, choose a smaller model.") from error
         except BaseException:
@@ -130,7 +147,7 @@ class AttendedProcess:
         """Yield the events of its answer. Raises NoResident before the first if it has ended; DeskRagError."""
 
         def send(waits: bool, stop: Callable[[], bool]) -> Iterator[AnswerEvent]:
-            messages = self._messages({"do": "ask", "request": values.plain(request), "wait": waits}, stop)
+            messages = self._messages(question(request, wait=waits), stop)
             return (values.to_event(message) for message in messages if "kind" in message)
 
         return ask(send, stop, wait)
@@ -170,10 +187,7 @@ class AttendedProcess:
     def stop(self) -> bool:
         """End the process. False if a step that cannot be interrupted kept it from ending by itself."""
         self._stopping.set()
-        with self._sending:
-            control, self._control = self._control, None
-        if control is not None:
-            control.close()
+        self._release()
         self._errors.close()
         process = self._process
         if process is None:
@@ -185,6 +199,13 @@ class AttendedProcess:
             process.wait()
             return False
         return True
+
+    def _release(self) -> None:
+        """Close this end of the socket, upon which the process ends."""
+        with self._sending:
+            control, self._control = self._control, None
+        if control is not None:
+            control.close()
 
     def _do(self, what: str, **fields: object) -> Message:
         answer = next(self._messages({"do": what, **fields}, lambda: False), None)
@@ -219,7 +240,8 @@ class AttendedProcess:
     def _last_words(self) -> str:
         """Return the end of what the process printed before it ended, with a space before it; '' if nothing."""
         if self._process is not None:
-            self._process.wait()  # its end of the connection is closed
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVE_SECONDS)
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")

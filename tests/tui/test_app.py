@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.events import Evidence, Finished
 from desk_rag.errors import ModelNotFound
+from desk_rag.tui import messages as m
 from desk_rag.tui.app import DeskRagApp, run_with
 from desk_rag.tui.logfile import log_to_file
-from tests.tui.scripted import FOLDERS, ScriptedBackend
+from desk_rag.tui.turns.comparison import Comparison, TimedAnswer
+from desk_rag.tui.widgets.answer_view import AnswerView
+from tests.tui.conftest import ask, screen_text, until
+from tests.tui.scripted import FOLDERS, QUOTE, ScriptedBackend, answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,8 +40,6 @@ async def test_the_window_is_there_before_the_backend() -> None:
     app = DeskRagApp(ScriptedBackend(start_gate=gate), FOLDERS)
     async with app.run_test() as pilot:
         await pilot.pause()
-        from tests.tui.conftest import screen_text
-
         assert "Ask about your files" in screen_text(app)
         gate.set()
 
@@ -112,3 +115,30 @@ def test_idle_workers_count_as_ended() -> None:
     loop.run_until_complete(loop.run_in_executor(None, lambda: None))
     loop.close()
     assert threads_ended(5.0)
+
+
+async def test_what_arrives_of_an_answer_while_the_app_quits_is_let_go() -> None:
+    """Nothing can be mounted then; the program ended with a traceback that held the document's text."""
+    app = DeskRagApp(ScriptedBackend(), FOLDERS)
+    async with app.run_test() as pilot:
+        await ask(pilot, "When does the boiler warranty end?")
+        view = app._chat.query_one(AnswerView)
+        await until(pilot, lambda: view.over)
+        app.exit(0)
+        app._chat.on_answer_event_came(m.AnswerEventCame(view.turn, Evidence(QUOTE)))
+        app._chat.on_answer_event_came(m.AnswerEventCame(view.turn, Finished(answer("Q", "A.", citations=(QUOTE,)))))
+        timed = TimedAnswer(answer("Q", "A."), 0.2)
+        app._chat.on_comparison_came(m.ComparisonCame(view.turn, Comparison(timed, timed)))
+    assert app.return_code == 0 and len(view.citations) == 1
+
+
+async def test_an_engine_that_does_not_start_again_is_told_while_no_question_waits() -> None:
+    app = DeskRagApp(ScriptedBackend(), FOLDERS)
+    async with app.run_test() as pilot:
+        await ask(pilot, "When does the boiler warranty end?")
+        await until(pilot, lambda: app._chat.query_one(AnswerView).over)
+        app._chat.post_message(m.BackendFailed(m.Problem("It has ended.", "Choose another."), True))
+        await until(
+            pilot, lambda: any("It has ended. Choose another." in note.message for note in app._notifications), 5
+        )
+        assert "could not start" in screen_text(app)

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,9 +19,9 @@ from desk_rag.answering.conversation.turns import turn_of
 from desk_rag.answering.events import Answer, AnswerMode, AnswerText, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import DeskRagError
-from desk_rag.indexer.resident import attending, keeping
+from desk_rag.indexer.resident import attending, client, keeping
 from desk_rag.indexer.resident.attending import AttendedProcess
-from desk_rag.indexer.resident.protocol import has_unix_sockets
+from desk_rag.indexer.resident.protocol import PROTOCOL, Connection, Message, has_unix_sockets
 from desk_rag.ingest.events import FileEvent, IndexEvent
 from desk_rag.store.store import Store
 from desk_rag.tui.backend import Freshness
@@ -168,6 +169,65 @@ def test_a_first_index_is_waited_for_and_can_be_hurried(root: Path, tmp_path: Pa
         assert sum(isinstance(event, FilesWaiting) for event in seen) <= 2
     finally:
         world.backend.stop()
+
+
+def test_a_question_whose_engine_ends_before_it_tells_anything_is_asked_again_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    backend, real = world.backend, client.answer
+    kills_left = 1
+
+    def answer(connection: Connection, stop: Callable[[], bool], **seconds: float) -> Iterator[Message]:
+        nonlocal kills_left
+        is_killed = False
+        for message in real(connection, stop, **seconds):
+            if "asked" in message and kills_left:
+                kills_left -= 1
+                is_killed = True
+                world.process().kill()
+            if not is_killed:
+                yield message
+
+    def restart() -> None:
+        wait_for(backend.has_ended)
+        backend.start(_nothing, _nothing)
+
+    monkeypatch.setattr(client, "answer", answer)
+    restarting = threading.Thread(target=restart)
+    restarting.start()
+    assert "green" in asked(backend, Q).text and not kills_left
+    restarting.join(60)
+    kills_left = 2
+    restarting = threading.Thread(target=restart)
+    restarting.start()
+    with pytest.raises(DeskRagError, match="has ended"):
+        asked(backend, Q)
+    restarting.join(60)
+
+
+def test_a_long_conversation_is_shortened_and_a_question_too_long_to_send_is_told(world: World) -> None:
+    world.begin()
+    turn = turn_of(asked(world.backend, Q))
+    earlier = (*[replace(turn, answer="green " * 800)] * 99, turn)
+    second = world.another()
+    try:
+        second.start(_nothing, _nothing)
+        for backend in (world.backend, second):
+            follow_up = asked(backend, "And the front door?", earlier=earlier)
+            assert follow_up.asked_as == "What colour is the front door?"
+            with pytest.raises(DeskRagError, match="too long"):
+                asked(backend, f"{Q} " * 9000)
+    finally:
+        second.stop()
+
+
+def test_an_engine_that_is_of_another_version_by_now_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attending, "greeting", lambda: {"protocol": PROTOCOL, "version": "0"})
+    with pytest.raises(DeskRagError, match="has ended: it is version"):
+        world.backend.start(_nothing, _nothing)
+    own = world.backend._own
+    assert isinstance(own, AttendedProcess) and not psutil.pid_exists(own.pid)
 
 
 def test_a_second_ui_shares_the_engine_and_goes_on_without_the_first(world: World) -> None:

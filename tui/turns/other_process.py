@@ -60,12 +60,12 @@ class OtherProcess:
         """Nothing: what another process brings nearer is its own decision."""
 
     def _send_for(self, request: Request) -> Callable[[bool, Callable[[], bool]], Iterator[AnswerEvent]]:
-        from desk_rag.indexer.resident import client, values
+        from desk_rag.indexer.resident import attending, client, values
 
         key = values.settings_key(self._settings)
 
         def send(waits: bool, stop: Callable[[], bool]) -> Iterator[AnswerEvent]:
-            message = {"do": "ask", "request": values.plain(request), "wait": waits, "settings": key}
+            message = {**attending.question(request, wait=waits), "settings": key}
             for reply in client.request(self._settings.data_dir, message, stop):
                 if "kind" in reply:
                     yield values.to_event(reply)

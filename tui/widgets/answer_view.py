@@ -181,7 +181,9 @@ class AnswerView(Vertical):
         self.state = TurnState.ANSWERING
 
     def take(self, event: AnswerEvent) -> None:
-        """Show one event of the stream (text comes through `grow`)."""
+        """Show one event of the stream (text comes through `grow`); nothing can be added once the app quits."""
+        if not self.is_attached:
+            return
         match event:
             case AskedAs(question):
                 self._show_asked(question)
@@ -257,7 +259,9 @@ class AnswerView(Vertical):
             self._note(Content("stopped"))
 
     def show_comparison(self, comparison: Comparison) -> None:
-        """Add both times and answers below the answer."""
+        """Add both times and answers below the answer, unless the app quits."""
+        if not self.is_attached:
+            return
         self.comparison = comparison
         self.query(ComparisonView).remove()
         self.mount(ComparisonView(comparison), before=self.query_one(TimingLine))

@@ -176,8 +176,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     result: dict[str, object] = {"bench": "paper_model", **report.environment()}
     if options.contexts.exists():
-        found = _last(options.contexts, "contexts", lambda line: _has_context(line, options.fit_at))
-        result["gpu"] = _gpu(found, options.fit_at, shapes.model_shape(options.model))
+        contexts = _last(options.contexts, "contexts", lambda line: _has_context(line, options.fit_at))
+        result["gpu"] = _gpu(contexts, options.fit_at, shapes.model_shape(options.model))
     else:
         print(f"{options.contexts} is not there: no GPU was measured.")
     if options.ttft.exists():

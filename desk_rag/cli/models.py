@@ -269,9 +269,9 @@ def _download(settings: Settings, task: Task) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print_lines(["Nothing was fetched."])
             return 0
-    line, said = out.Progress(sys.stderr), download.Progress()
+    line, progress = out.Progress(sys.stderr), download.Progress()
     with stoppable(lambda: line.passing("stopping; press Ctrl+C again to end at once …")) as stop:
-        path = download.fetch(offer, lambda done, total: line.passing(said.sentence(done, total)), stop)
+        path = download.fetch(offer, lambda done, total: line.passing(progress.sentence(done, total)), stop)
     line.clear()
     if task.as_json:
         out.print_json(sys.stdout, {**facts, "path": str(path)})

@@ -136,9 +136,10 @@ class AttendedProcess:
                 raise Cancelled("The start was stopped.") from error
             self._release()
             reason = f": {error}" if isinstance(error, NoResident) and str(error) else ""
-            said = f"The process that answers has ended{reason}.{self._last_words()}"
+            ending = f"The process that answers has ended{reason}.{self._last_words()}"
             self.stop()
-            raise ModelError(said, remedy="Start desk-rag again; if it ends again, choose a smaller model.") from error
+            remedy = "Start desk-rag again; if it ends again, choose a smaller model."
+            raise ModelError(ending, remedy=remedy) from error
         except BaseException:
             self.stop()
             raise

@@ -55,7 +55,9 @@ class ModelDownload:
         from desk_rag.model.library import download
 
         assert self._offer is not None, "the hub was asked first"
-        said = download.Progress()
+        progress = download.Progress()
         download.fetch(
-            self._offer, lambda done, total: report(said.sentence(done, total), done / total if total else 0.0), stop
+            self._offer,
+            lambda done, total: report(progress.sentence(done, total), done / total if total else 0.0),
+            stop,
         )

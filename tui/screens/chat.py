@@ -198,8 +198,8 @@ class ChatScreen(ConversationScreen):
         self._turns[message.turn].show_comparison(message.comparison)
 
     def on_comparison_failed(self, message: m.ComparisonFailed) -> None:
-        said = safe(f"{message.problem.message} {message.problem.remedy}", single_line=True).plain
-        self.notify(said, severity="error", timeout=8, markup=False)
+        sentence = safe(f"{message.problem.message} {message.problem.remedy}", single_line=True).plain
+        self.notify(sentence, severity="error", timeout=8, markup=False)
 
     def on_answer_failed(self, message: m.AnswerFailed) -> None:
         self._turns[message.turn].fail(message.problem)
@@ -258,8 +258,8 @@ class ChatScreen(ConversationScreen):
         self.query_one(IndexStatus).notice("! desk-rag could not start")
         self._welcome()
         if self._turns and not self._queue:  # nothing on the screen shows the reason
-            said = safe(f"{problem.message} {problem.remedy}", single_line=True).plain
-            self.notify(said, severity="error", timeout=20, markup=False)
+            sentence = safe(f"{problem.message} {problem.remedy}", single_line=True).plain
+            self.notify(sentence, severity="error", timeout=20, markup=False)
         self._next()
 
     def try_again(self) -> None:

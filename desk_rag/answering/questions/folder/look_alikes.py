@@ -168,10 +168,10 @@ def with_others(
         both = replace(done, sources=(*done.sources, *sources), citations=(*done.citations, *citations))
         both = _at_time_asked(both, store, question, rows, span_scorer)
         yield from text if both.text == done.text else [AnswerText(both.text)]
-        said = _said_by(store, both.citations[0], both.citations[1:])
+        comparison = _said_by(store, both.citations[0], both.citations[1:])
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
         advice = "" if _ASKS_NOW.search(question) and not both.doubtful else ". Name the one that is meant"
-        yield Finished(replace(both, notices=(*both.notices, f"{said}{more}{advice}")))
+        yield Finished(replace(both, notices=(*both.notices, f"{comparison}{more}{advice}")))
 
 
 def _newest_first(store: Store, rows: Sequence[Row]) -> list[Row]:
@@ -218,14 +218,14 @@ def _said_by(store: Store, quoted: Citation, others: Sequence[Citation]) -> str:
     days = {citation.path: _day(store, citation.path) for citation in (quoted, *others)}
     names = ", ".join(_dated_name(citation.path, days[citation.path]) for citation in others)
     numbers = ", ".join(f"[{citation.source_number}]" for citation in others)
-    said = f"{names} {'says' if len(others) == 1 else 'say'} something else, see {numbers}"
+    notice = f"{names} {'says' if len(others) == 1 else 'say'} something else, see {numbers}"
     newest = _newest(days)
     if newest is None:
-        return said
+        return notice
     if len(others) > 1:
-        return f"{said}; the newest is {_dated_name(newest, days[newest])}"
+        return f"{notice}; the newest is {_dated_name(newest, days[newest])}"
     age = "older" if newest == quoted.path else "newer"
-    return f"{said}, and is {age} than {_dated_name(quoted.path, days[quoted.path])}"
+    return f"{notice}, and is {age} than {_dated_name(quoted.path, days[quoted.path])}"
 
 
 def _newest(days: Mapping[Path, Date | None]) -> Path | None:

@@ -48,9 +48,9 @@ class Event:
 
 def events(passages: Sequence[Passage]) -> Iterator[Event]:
     """The entries in the passages of a calendar without days that were called off or moved; none for other files."""
-    found = list(_entries(passages))
-    moved = {(event.name, day) for event in found for day in _moved_from(event.line)}
-    for event in found:
+    entries = list(_entries(passages))
+    moved = {(event.name, day) for event in entries for day in _moved_from(event.line)}
+    for event in entries:
         days = tuple(day for day in event.days if (event.name, day) not in moved) if event.repeats else event.days
         yield event if len(days) == len(event.days) else replace(event, days=days)
 

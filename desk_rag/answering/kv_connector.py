@@ -17,12 +17,12 @@ import torch
 
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
+from desk_rag.kv.forward.arriving_chunks import placed
 from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.loading.costs import Rates, StoredChunk, never_loads, to_prefill, whole_is_faster
-from desk_rag.kv.loading.layerwise import Placer, layerwise
 from desk_rag.kv.loading.load import Load
 from desk_rag.kv.loading.load_part import LoadPart, SharedLoad, distinct
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -106,8 +106,13 @@ class KVConnector:
         """Return whether full prefill is faster than loading chunks of these lengths, wherever their KV is."""
         return self.rates is not None and never_loads(lengths, self.rates)
 
-    def load_nothing(self) -> KVLoadHandle:
-        """Return a handle for an answer by full prefill, which is faster."""
+    def start_settled(self, keys: Sequence[KVKey], lengths: Sequence[int]) -> KVLoadHandle:
+        """Start loading the chunks that are on disk of an answer whose chunks have these lengths.
+
+        Where full prefill is faster wherever their KV is, no file is looked up.
+        """
+        if len(keys) < len(lengths) or not self.prefers_full(lengths):
+            return self.start_load(lambda: keys)
         handle = KVLoadHandle(self._store, self._target, self.loader, [], self.loader.start([]), self.rates)
         handle.whole_is_faster = True
         return handle
@@ -286,24 +291,6 @@ class KVLoadHandle:
 
     def _read_verified(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
         return self._store.reread_kv([self._keys[index] for index in indices]) if indices else []
-
-
-@contextmanager
-def placed(
-    model: LanguageModel, slab: Slab, load: Load | LoadPart, plan: StitchPlan, *, by_layers: bool = False
-) -> Iterator[Pass]:
-    """Context for a first pass over a slab in which a load's chunks arrive; see `KVLoadHandle.attach`."""
-    slab.lay_prefix()
-    if by_layers or slab.fused is None:
-        with layerwise(model, load, plan, None, slab.slots):
-            yield slab.run()
-        return
-    slab.cache.set_length(plan.num_slots)
-    placer = Placer(load, plan, slab.slots)
-    placer.place_resident()
-    yield slab.run(placer.place_through)
-    assert placer.begun, "the first pass did not run through the yielded pass"
-    placer.place_all()
 
 
 def _worth_loading(

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import torch
 
-from desk_rag.answering.kv_connector import placed
 from desk_rag.documents.volumes import Mounts
 from desk_rag.errors import DeskRagError
 from desk_rag.kv.calibration.texts import PROBE
+from desk_rag.kv.forward.arriving_chunks import placed
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.loading.costs import Rates
 from desk_rag.kv.loading.loader import Loader

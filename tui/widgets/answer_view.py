@@ -47,6 +47,9 @@ from desk_rag.tui.widgets.comparison_view import ComparisonView
 from desk_rag.tui.widgets.timing_line import Times, TimingLine
 from desk_rag.tui.wording import count, safe, short_path
 
+_MOST_QUESTION = 1_200
+"""Characters shown of a question; a pasted one may be longer than the screen."""
+
 
 class TurnState(Enum):
     """Progress of a turn."""
@@ -119,7 +122,7 @@ class AnswerView(Vertical):
             return
         with Horizontal(classes="question-line"):
             yield Static(Content.styled("›", "$primary"), classes="sign", markup=False)
-            yield Static(safe(self.question), classes="question", markup=False)
+            yield Static(safe(self.question, most=_MOST_QUESTION), classes="question", markup=False)
         asked_as = Static(_asked_as(self.asked_as), classes="asked-as", markup=False)
         asked_as.display = bool(self.asked_as)
         yield asked_as

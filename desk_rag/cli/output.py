@@ -255,6 +255,9 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
         if source.stale and source.number in cited:
             notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
             remarks.append(f"[{source.number}] {notice}")
+        if source.copies and source.number in cited:
+            one = source.copies == 1
+            remarks.append(f"[{source.number}] {plural(source.copies, 'other file')} {'is' if one else 'are'} the same")
     if answer.not_read is not None:
         remarks.append(f"{answer.not_read.summary}; {answer.not_read.hint}")
     return [*remarks, *answer.notices]
@@ -339,6 +342,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
                 "score": round(source.score, 6),
                 "warm": source.warm,
                 "stale": source.stale,
+                "copies": source.copies,
                 "absence": absence_json(source.absence),
                 "text": source.text,
                 **location_json(source.location),

@@ -39,6 +39,8 @@ _DEFAULTS = """
     .fseventsd/ *.pyc *.pyo *.o *.a *.so *.class *.min.js *.min.css *.map *~ .#* \\#*# *.sw? *.swp *.swo 4913
     .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
 """
+HIDDEN = "hidden"
+"""Beginning of the reason why files and folders with a dot before their name are left out."""
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _LINKED_FOLDER = "link to a folder"
 _NAME_SURROGATE = 0x20000000
@@ -144,7 +146,8 @@ class _Walker:
         self._most_bytes = settings.max_file_mib * 1024 * 1024
         self._too_large = f"larger than {settings.max_file_mib:g} MiB"
         self._linked_secrets: dict[tuple[int, int], Path] | None = None
-        self._weak = Rules.of("", compile_rules(_DEFAULTS.split(), "default")[0])
+        hidden = () if settings.hidden else compile_rules([".*"], HIDDEN)[0]
+        self._weak = Rules.of("", (*hidden, *compile_rules(_DEFAULTS.split(), "default")[0]))
         self._strong = (rules_of_user(settings.exclude, self._root), secret_rules())
 
     def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -57,6 +58,9 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
         return Explanation("not indexed yet", away.unread)
     if row is not None:
         return Explanation("not indexed yet", f"it was left out ({row.reason}) and no longer is: the next run reads it")
+    bases = list(_bases(store, settings, path))
+    if link := next((parent for parent in path.parents if parent.is_symlink() and _is_below(parent, bases)), None):
+        return Explanation("left out", f"behind the link {clean_name(link.name)}, which is not followed")
     if verdict is None:
         return Explanation("unknown", "it is in no folder that was indexed")
     return Explanation("not indexed yet", "the next run reads it")
@@ -129,6 +133,10 @@ def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile
             return verdict
         accepted = accepted or verdict
     return accepted
+
+
+def _is_below(path: Path, bases: Sequence[Path]) -> bool:
+    return any(base in path.parents for base in bases)
 
 
 def _bases(store: Store | None, settings: Settings, path: Path) -> Iterator[Path]:

@@ -265,7 +265,8 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
 
 def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
     """Return a path and a location: 'letters/boiler.md lines 3-9'."""
-    return f"{shown_path(path, bases)} {location}".rstrip()
+    where = str(location)
+    return f"{shown_path(path, bases)}{'' if where.startswith('!/') else ' '}{where}".rstrip()
 
 
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:

@@ -8,6 +8,7 @@ document is read, and no link to a directory is followed.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -135,6 +136,26 @@ def is_other_spelling(root: Path, path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return False
+
+
+def left_out_inside(path: str) -> str:
+    """Return why a file at this path in an archive is left out, in words; '' if it is read."""
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+    for depth in range(1, len(parts) + 1):
+        shown = "/".join(parts[:depth]).replace("\n", "\x1a") + ("/" if depth < len(parts) else "")
+        for rules, words in _inside_rules():
+            rule = rules.verdict(shown)
+            if rule is not None and rule.excludes:
+                return words
+    return ""
+
+
+@functools.cache
+def _inside_rules() -> tuple[tuple[Rules, str], ...]:
+    hidden, tools = compile_rules([".*"], HIDDEN)[0], compile_rules([*_DEFAULTS.split(), "__MACOSX/"], "default")[0]
+    return (
+        (secret_rules(), "that may hold secrets"), (Rules.of("", hidden), "hidden"), (Rules.of("", tools), "of tools")
+    )  # fmt: skip
 
 
 class _Walker:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.documents import archives
+from desk_rag.documents.formats import KIND_NOT_READ
 from desk_rag.documents.status import FileState
 from desk_rag.sanitize import clean_name
 
@@ -37,7 +39,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     """Return what is known of `path`, or what the rules would do with it; without a store nothing is indexed yet."""
     from desk_rag.documents import document, ocr
     from desk_rag.documents.discovery import LeftOut
-    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
+    from desk_rag.documents.formats import unread_kind
     from desk_rag.store.presence import absent_folders
 
     row = store.document(path) if store is not None else None
@@ -53,7 +55,8 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
         return Explanation("unknown", "it is a link to a file that is not there")
     if not document.supported(path, settings.index):
         remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
-        return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'}){remedy}")
+        reason = f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
+        return Explanation("left out", f"{reason}{remedy or _allowing(path, reason)}")
     if store is not None and (away := next((one for one in absent_folders(store) if one.path in path.parents), None)):
         return Explanation("not indexed yet", away.unread)
     if row is not None:
@@ -114,7 +117,9 @@ def _outlook(store: Store, path: Path) -> str:
 
 
 def _allowing(path: Path, reason: str) -> str:
-    """Return how to index a file that was taken for a secret; '' for any other reason."""
+    """Return how to index a file that was taken for a secret, or is an archive; '' for any other reason."""
+    if reason.startswith(KIND_NOT_READ) and archives.is_archive(path.name):
+        return f"; {archives.REMEDY}"
     if not reason.startswith("secret: "):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import ocr
+from desk_rag.documents import archives, ocr
 from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 from desk_rag.documents.status import FileState, plural
 from desk_rag.sanitize import clean_name
@@ -76,7 +76,7 @@ _HELP = {
     "images": ocr.PICTURE_REMEDY,
     "audio": "a text with what is said in it would be read",
     "video": "subtitles (.srt, .vtt) beside it would be read",
-    "archives": "unpack it, and its files are read",
+    "archives": f"unpack it, and its files are read ({archives.REMEDY}, too)",
     "old Office and iWork files": "save it as .docx, .xlsx, .pptx or PDF, and it is read",
 }
 _NO_HELP = "files of this kind are not read"

@@ -347,10 +347,11 @@ class Catalog:
         return indexed, failed, skipped, chunks
 
     def unread_reasons(self, under: Sequence[Path]) -> list[tuple[FileState, str, int]]:
-        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
+        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason without path."""
         scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
         with self._database.snapshot() as connection:
-            query = "SELECT state, reason, count(*) FROM documents WHERE state IN (?, ?)"
+            bare = "replace(reason, CAST(path AS TEXT) || ' ', '')"
+            query = f"SELECT state, {bare}, count(*) FROM documents WHERE state IN (?, ?)"
             rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2", (*states, *scope.values))
             return [(FileState(state), reason, count) for state, reason, count in rows]
 

@@ -187,6 +187,10 @@ class IndexSettings(_Section):
     """Longest time for that per file; of a longer file the first pages are read."""
     exclude: tuple[str, ...] = ()
     """Patterns in .gitignore syntax, in addition to the defaults and the folders' own ignore files."""
+    archives: bool = False
+    """Read the files inside .zip and .tar archives; without it, only of archives that `desk-rag index` names."""
+    hidden: bool = False
+    """Read files and folders whose names begin with a dot, too."""
     sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
     """How often `watch` and the UI look through the folders for changes that the system did not report."""
     settle_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 2.0

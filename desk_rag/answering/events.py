@@ -80,6 +80,8 @@ class Source:
     """Unix time at which the file was indexed."""
     absence: Absence | None = None
     """Set if the file is missing."""
+    copies: int = 0
+    """Other files with the same content."""
 
 
 @dataclass(frozen=True, slots=True)

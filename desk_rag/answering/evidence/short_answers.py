@@ -32,6 +32,12 @@ _NEGATION = re.compile(
 _ASKS_NEGATED = re.compile(
     rf"\b(?:{_NOT}|no|none|nobody|nothing|without|closed?|shut|forbidden|prohibited|except)\b", re.I
 )
+_OPEN = re.compile(r"\b(?:open|opens|opened|available|running)\b", re.I)
+_CLOSED = re.compile(
+    r"(?P<verb>\b(?:is|are|was|were|stays?|remains?)\s+)?\b(?:closed|shut|unavailable)\b(?P<between>[^,;:.()?!]*)$",
+    re.I,
+)
+"""Says the opposite of open without a negation."""
 _MOST_BETWEEN = 8
 """Words between a negated verb and the value that it is about; without a verb, there must be none."""
 _UNTIL = re.compile(r"\b(?:until|till|only|but|just)\b", re.I)
@@ -54,6 +60,8 @@ class ShortAnswers:
         self._kind = kind_asked(question)
         mark = _NUMBER_MARK.match(sentence)
         self._mark_end = mark.end() if mark is not None else 0
+        asks_open = _OPEN.search(question) is not None
+        self._negation = _CLOSED if asks_open else _NEGATION
         self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
         self._periods = list(_PERIOD.finditer(sentence)) if self._kind is AnswerKind.TIME else []
 
@@ -79,7 +87,8 @@ class ShortAnswers:
 
     def _with_negation(self, begin: int, end: int) -> tuple[int, int]:
         """'cannot be loaded before noon' for 'before noon', which alone would say the opposite."""
-        negation = _NEGATION.search(self._sentence, 0, begin)
+        negation = self._negation.search(self._sentence, 0, begin)
+        negation = _NEGATION.search(self._sentence, 0, begin) if negation is None else negation
         most = _MOST_BETWEEN if negation is not None and negation["verb"] is not None else 0
         if negation is None or len(negation["between"].split()) > most:
             return begin, end

@@ -158,6 +158,10 @@ def _of_whole_folder(
         if author and author[0].isupper():
             store, embedder, subject = reader.store, reader.embedder, request.subject
             return (yield from _passing(written_by.about(store, embedder, question, subject, author, under)))
+        folder = summary.folder_of(reader.store, request.subject, under) if not request.author else ""
+        if folder:
+            summarised = summary.answer(reader.store, reader.embedder, question, f"the folder {folder}", under)
+            return (yield from _passing(summarised))
         topic, below = _about(reader, question, request.subject, under)
         stems = content_stems(request.author) - _ANY_TEXT
         events = summary.about(reader.store, reader.embedder, topic, request.subject, below, stems)

@@ -16,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.answering.events import AnswerEvent, Citation, PassagesRead
-from desk_rag.answering.questions.folder.reading.naming import plain_name, share_of_words, suggestions, things_named
+from desk_rag.answering.questions.folder.reading.naming import (
+    folders_named,
+    plain_name,
+    share_of_words,
+    suggestions,
+    things_named,
+)
 from desk_rag.answering.questions.folder.reading.overview import overview
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
@@ -56,6 +62,10 @@ _EVERYTHING = re.compile(r"^(?:everything|it\s+all|all|folder|(?:files|documents
 _GREETING = re.compile(
     r"^(?:Dear|Hello|Hi|Good\s+(?:morning|day|evening)|(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Many\s+thanks)\b"
     r"[^.?!]{0,60}$"
+)
+_PROJECT = re.compile(
+    r"(?:(?:the|our|my)\s+)?(?:(?:project|case|job|event)\s+)?(?P<name>[\w-]+(?:\s[\w-]+)??)(?:\s+(?:project|case|job|event|folder))?$",
+    re.I,
 )
 _HEAD = re.compile(r"(?:From|To|Cc|Date|Subject|Bill\s+to): ")
 """Begins a line of the head of a letter, which says nothing of its matter."""
@@ -146,6 +156,13 @@ def about(
     text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
     files = len({chunk.passage.path for chunk in chunks})
     yield from finish(store, question, text, shown, under, (began, len(chunks), files))
+
+
+def folder_of(store: Store, subject: str, under: Sequence[Path]) -> str:
+    """The name of the one folder that a subject such as 'the Bellfield project' means; empty for other subjects."""
+    match = _PROJECT.match(subject.strip())
+    folders = folders_named(store, match["name"], under) if match is not None else []
+    return folders[0].name if len(folders) == 1 else ""
 
 
 def best_about(embedder: EmbedderLike, subject: str, rows_labelled: Sequence[tuple[Row, str]]) -> list[Row]:

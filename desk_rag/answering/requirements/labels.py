@@ -136,12 +136,17 @@ def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
     return lines[0] if len({re.sub(r"\W", "", line.text) for line in lines}) == 1 else None
 
 
+def measure_asked(question: str) -> re.Pattern[str] | None:
+    """The form of what answers 'How long is …?', 'How much is …?' and the like; None for other questions."""
+    return next((says for asks, says in _MEASURES if asks.match(question.strip())), None)
+
+
 def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
     """Return the one measure in documents whose name and headings say all that the question asks about.
 
     'How long is the Quantock walk?' is answered by '17 km' in quantock-walk.md, which says neither word again.
     """
-    asks = next((value for asked, value in _MEASURES if asked.match(question.strip())), None)
+    asks = measure_asked(question)
     wanted = content_stems(question) - _OF_MEASURE
     if asks is None or not wanted:
         return None

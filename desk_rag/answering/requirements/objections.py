@@ -59,6 +59,9 @@ _CONTACT = content_stems(
     "phone telephone mobile cell fax number email mail e-mail address call ring dial reach live lives lived"
 )
 _HOW = content_stems("how much many long often far high large")
+_GREETING = re.compile(
+    r"^(?:Dear|Hello|Hi|Hey)\s[^.?!:]{0,40}[,!]?$|^(?:(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Regards)\b.{0,40}$"
+)
 _INSTEAD = tuple(
     (content_stems(asked), content_stems(instead))
     for asked, instead in (
@@ -106,7 +109,7 @@ class Objections:
             self._storage and not _STORAGE.search(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
-        lost += _NOTHING_NEW * (self._no_header and is_header(sentence))
+        lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
         lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE

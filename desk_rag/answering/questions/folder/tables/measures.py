@@ -18,7 +18,7 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, listed, show
-from desk_rag.answering.requirements.labels import measure_asked
+from desk_rag.answering.requirements.labels import is_own_measure, measure_asked
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
@@ -79,7 +79,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     says = measure_asked(asked)
     documents = [row for row in {row.path: row for row in indexed(store, under)}.values()
                  if thing <= content_stems(row.path.stem.replace("_", " "))]  # fmt: skip
-    measured = [one for document in documents if says is not None for one in _measure(store, document, says)]
+    measured = [one for document in documents if says is not None for one in _measure(store, document, says, thing)]
     if len(measured) < _FEWEST or len({one.unit for one in measured}) > 1:
         return
     limit, unit = match.groupdict().get("number"), (match.groupdict().get("unit") or measured[0].unit)
@@ -116,13 +116,13 @@ def _head(match: re.Match[str], chosen: Sequence[_Measured], count: int) -> str:
     return f"{len(chosen)} ({verb}: {condition}, of {files})"
 
 
-def _measure(store: Store, document: DocumentRow, says: re.Pattern[str]) -> Iterator[_Measured]:
+def _measure(store: Store, document: DocumentRow, says: re.Pattern[str], thing: set[str]) -> Iterator[_Measured]:
     """The measure of a document, if one sentence alone has such a number."""
     rows = [
         (Row(passage, unit), value)
         for passage in store.passages_of(document.path)
         for unit in quotable(passage.chunk.text)
-        if (value := says.search(unit)) is not None
+        if (value := says.search(unit)) is not None and is_own_measure(unit, value.start(), thing)
     ]
     if len({value.group() for _, value in rows}) != 1:
         return

@@ -133,6 +133,12 @@ _PREPOSITION = (
 )
 _AT_PLACE = re.compile(rf"(?:\b{_PREPOSITION}\b(?:\W+\w+){{0,3}}?\W*|[:–—=|]\s*)$", re.I)
 _IS_PLACE = re.compile(rf"\W*{_PREPOSITION}\b", re.I)
+_ASKS_END = re.compile(
+    r"^(?:until|till)\s+when\b|^when\b.*\b(?:ends?|ended|expires?|expired|over|finish(?:es|ed)?)\b", re.I
+)
+_ASKS_BEGIN = re.compile(r"^(?:since|from)\s+when\b|^when\b.*\b(?:starts?|started|begins?|began|opens?)\b", re.I)
+_FROM = re.compile(r"\b(?:from|since|as\s+of|starting)\s+(?:the\s+)?$", re.I)
+_TO = re.compile(r"\b(?:until|till|to)\s+(?:the\s+)?$", re.I)
 _THE = r"(?:(?:the|an?|our|my)\s+)"
 _ASKS_WHO_DID = re.compile(
     r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
@@ -251,6 +257,10 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes
     if question.lower().startswith("where ") and not is_place:
         return f"The question asks where, and the quote does not say that it is at “{answer}”"
+    if _ASKS_END.search(question) and _FROM.search(before):
+        return f"The question asks for an end, and “{answer}” is a beginning"
+    if _ASKS_BEGIN.search(question) and _TO.search(before):
+        return f"The question asks for a beginning, and “{answer}” is an end"
     did = _ASKS_WHO_DID.match(question)
     verb = did["verb"].lower() if did is not None else ""
     if verb and re.search(rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+{_THE}?$", before, re.I):

@@ -67,7 +67,8 @@ _INSTEAD = tuple(
     for asked, instead in (
         ("return give back", "lend lent loan borrow"), ("deliver arrive", "order depart"), ("depart leave", "arrive"),
         ("pay paid", "order issue"), ("repair mend fix", "break broke broken crack"), ("find found", "lose lost"),
-        ("cancel", "book reserve"), ("approve accept", "reject refuse decline propose"), ("die", "born"),
+        ("cancel", "book reserve"), ("sell sold", "buy bought purchase"),
+        ("approve accept", "reject refuse decline propose"), ("die", "born"),
         ("born", "die"),
     )
 )  # fmt: skip

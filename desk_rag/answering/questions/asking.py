@@ -43,6 +43,7 @@ from desk_rag.answering.requirements.dates import dates, past_note, relative_not
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import fields, rows_alike
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
 from desk_rag.sanitize import clean_name
@@ -58,6 +59,11 @@ _BEGINNING = 400
 """Characters of a document in which its date is looked for."""
 _DOUBTED = 0.3
 """Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
+
+_ANY_TEXT = content_stems(
+    "note notes document documents file files paper papers text texts folder anybody anyone people book"
+)
+"""What may be asked to say something without being called so in it."""
 
 ChooseChunks = Callable[["EmbedderLike", str], Sequence[RetrievedChunk]]
 """Function that returns the chunks to read, best first, for an embedder and a question cut to the model's limit."""
@@ -152,8 +158,13 @@ def _of_whole_folder(
         if author and author[0].isupper():
             store, embedder, subject = reader.store, reader.embedder, request.subject
             return (yield from _passing(written_by.about(store, embedder, question, subject, author, under)))
+        folder = summary.folder_of(reader.store, request.subject, under) if not request.author else ""
+        if folder:
+            summarised = summary.answer(reader.store, reader.embedder, question, f"the folder {folder}", under)
+            return (yield from _passing(summarised))
         topic, below = _about(reader, question, request.subject, under)
-        events = summary.about(reader.store, reader.embedder, topic, request.subject, below)
+        stems = content_stems(request.author) - _ANY_TEXT
+        events = summary.about(reader.store, reader.embedder, topic, request.subject, below, stems)
     elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
     else:

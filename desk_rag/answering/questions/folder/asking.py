@@ -17,7 +17,7 @@ from desk_rag.answering.questions.folder import (
     look_alikes,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, sums
+from desk_rag.answering.questions.folder.tables import extremes, measures, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -32,6 +32,7 @@ _WAYS: tuple[_Answering, ...] = (
     documents.answer,
     sums.answer,
     extremes.answer,
+    measures.answer,
     days.answer,
     written_by.when,
     look_alikes.by_label,

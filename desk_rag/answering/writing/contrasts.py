@@ -135,7 +135,7 @@ _PREFIXED = re.compile(r"\b(?:un|in|im|ir|il|dis|non-?)(\w{4,})", re.IGNORECASE)
 
 
 def _prefixed(one: str, other: str) -> bool:
-    """True if `one` has a word with a prefix that reverses it, and `other` the word without it: 'unlocked', 'locked'."""
+    """True if `one` has a word with a prefix that reverses it, and `other` has it without: 'unlocked', 'locked'."""
     words = set(re.findall(r"\w+", other.casefold()))
     return any(
         match[1].casefold() in words and match[0].casefold() not in words for match in _PREFIXED.finditer(one)

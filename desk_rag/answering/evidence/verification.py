@@ -217,11 +217,13 @@ def _span_score(question: str, quote: str, sources: Sequence[Source], span_score
     A line may stand under several headings, and 'hours = 6' within 'most_hours = 60'.
     """
     occurrences = [
-        (source.text, match.span()) for source in sources for match in re.finditer(re.escape(quote), source.text)
+        (place_of_source(source), match.span())
+        for source in sources
+        for match in re.finditer(re.escape(quote), source.text)
     ]
-    texts = list(dict.fromkeys(text for text, _ in occurrences))
-    scores_by_text = dict(zip(texts, span_scorer.read(question, texts), strict=True))
-    return max((scores_by_text[text].log_odds(*span) for text, span in occurrences), default=None)
+    places = list(dict.fromkeys(place for place, _ in occurrences))
+    scores_by_place = dict(zip(places, span_scorer.read(question, places), strict=True))
+    return max((scores_by_place[place].log_odds(*span) for place, span in occurrences), default=None)
 
 
 def _is_title(quote: str, source: Source) -> bool:

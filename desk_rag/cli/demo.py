@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments not in ([], ["--all"]):
         raise ConfigError("The demo takes --all or nothing.", remedy="python -m desk_rag.cli.demo --all")
-    documents, listed = assets_dir() / "sample_docs", _read(assets_dir() / "demo_questions.json")
+    documents, listed = assets_dir() / "sample_docs", read_questions(assets_dir() / "demo_questions.json")
     questions = listed if arguments else _a_few(listed)
     data = Path.cwd() / ".demo"
     if data.exists() or data.is_symlink():
@@ -108,7 +108,8 @@ def _clear(data: Path) -> None:
         raise ConfigError(f"{data} holds files that are not the demo's.", remedy="Move it away and start again.")
 
 
-def _read(file: Path) -> list[Question]:
+def read_questions(file: Path) -> list[Question]:
+    """The sample questions of a JSON file."""
     listed = json.loads(file.read_text(encoding="utf-8"))
     return [Question(one["question"], tuple(one["answers"]), tuple(one["files"])) for one in listed]
 
@@ -146,7 +147,7 @@ def _ask_twice(engine: AnswerEngine, question: Question, base: Path) -> Pair:
         f"-- full prefill of the same chunks: first token {pair.full.timings.ttft:.3f} s, "
         f"{pair.ratio:.1f} times as long; {same}"
     )
-    verdict = "right" if _right(pair.cached, question, base) else "wrong"
+    verdict = "right" if is_right(pair.cached, question, base) else "wrong"
     print(f"-- {verdict}: the documents hold {_expected(question)}", flush=True)
     return pair
 
@@ -158,7 +159,7 @@ def _expected(question: Question) -> str:
     return f"“{question.answers[0]}”{together}"
 
 
-def _right(answer: Answer, question: Question, base: Path) -> bool:
+def is_right(answer: Answer, question: Question, base: Path) -> bool:
     """Return True if an accepted wording is in the answer or its quotes; without any, if nothing was found."""
     if not question.answers:
         return not answer.found
@@ -188,8 +189,8 @@ def _report(pairs: list[Pair], warm: int, settings: Settings) -> None:
         sys.stdout,
         {
             "questions": len(pairs),
-            "right_cached": sum(_right(pair.cached, pair.question, pair.base) for pair in pairs),
-            "right_full": sum(_right(pair.full, pair.question, pair.base) for pair in pairs),
+            "right_cached": sum(is_right(pair.cached, pair.question, pair.base) for pair in pairs),
+            "right_full": sum(is_right(pair.full, pair.question, pair.base) for pair in pairs),
             "cached_ttft_seconds": round(cached, 4),
             "full_ttft_seconds": round(full, 4),
             "ratio": round(ratio, 1),

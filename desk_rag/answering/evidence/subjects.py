@@ -20,6 +20,8 @@ _MOST_WORDS = 3
 _SHORTEST = 4
 """Letters of a thing; 'up' in 'the price went up' is none."""
 _WHO = re.compile(r"^who\b", re.I)
+_WHO_DOES = re.compile(r"^(?P<asks>who\s+(?:is|are|was|were)\s+)the\s+\w{2,}(?:er|or|ist)s?\s+of\s+", re.I)
+"""Before what somebody does something with: 'led by' names the leader, and the passage need not say 'leader'."""
 _HOW_LONG_IS = re.compile(r"^how\s+long\s+(?:is|was)\s+$", re.I)
 """Before a thing that the quote itself must name: every sentence with a number of months might answer."""
 _AUXILIARY = re.compile(r"\b(?:do|does|did|will|would|shall|should|can|could|may|might|must)\s+$", re.I)
@@ -32,13 +34,14 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
 
     So single words are only compared in questions for a person or a length, where a small reader quotes what is alike.
     """
+    question = _WHO_DOES.sub(r"\g<asks>", question.strip())
     around = content_stems(f"{place.text}\n{place.labels}")
     near = content_stems("\n".join([quote, place.labels, *place.sections_before(place.text.find(quote))[:1]]))
     missing = []
-    for before, words in _things(question.strip()):
+    for before, words in _things(question):
         stems = content_stems(" ".join(words))
         has_length = _HOW_LONG_IS.search(before) is not None and not _REFERS_BACK.search(quote)
-        compared = near if has_length else around if _WHO.search(question.strip()) else stems
+        compared = near if has_length else around if _WHO.search(question) else stems
         is_missing = bool(stems) and not any(has_stem(stem, compared) for stem in stems)
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
         if is_missing or (is_noun and _is_of_another_kind(words, place, around)):

@@ -269,6 +269,8 @@ HALL = "The hall was built in 1921. It is 14 m long."
         ("How long is the tenancy?", LEASE, "The tenancy runs for twelve months.", "lease", ()),
         ("How long is the hall?", HALL, "It is 14 m long.", "", ()),
         ("Who is the bursar of the school?", SCHOOL, "The head is Ada Garraway.", "School", ("bursar",)),
+        ("Who is the leader of the school?", "It is led by Ada.\n", "It is led by Ada.", "School", ()),
+        ("Who is the leader of the choir?", "It is led by Ada.\n", "It is led by Ada.", "School", ("choir",)),
         ("Who is the head of the school?", SCHOOL, "The head is Ada Garraway.", "School", ()),
     ],
 )

@@ -267,9 +267,11 @@ class SpanScorer:
 
 
 def _named(chunk: str | Place) -> _Named:
+    """The text with the file's name where it has no title: passages had one title or none in training."""
     place = bare(chunk)
     first_line = place.text.partition("\n")[0]
-    return _Named(place.text, "" if place.name.casefold() in first_line.casefold() else place.name)
+    is_titled = place.body > 0 or place.name.casefold() in first_line.casefold()
+    return _Named(place.text, "" if is_titled else place.name)
 
 
 def _reason(error: Exception) -> str:

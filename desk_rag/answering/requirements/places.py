@@ -36,7 +36,7 @@ class Place:
     is_code: bool = False
     """True for the source of a program."""
     name: str = ""
-    """The file's name without its ending; empty if it is not known."""
+    """The file's name without its ending and its numbers; empty if it is not known."""
 
     def marker_before(self, begin: int) -> int:
         """The begin of a list item's number that ends at `begin`; `begin` without one."""
@@ -73,8 +73,13 @@ def _place(text: str, path: Path, title: str, location: Location) -> Place:
     first, newline, _ = text.partition("\n")
     titled = bool(newline and title) and first.startswith(title)
     is_code = format_of_name(path.name) is Format.CODE
-    name = _spaced(clean_name(path.stem))
-    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0, is_code, name)
+    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0, is_code, _in_words(path))
+
+
+def _in_words(path: Path) -> str:
+    """The words of a file's name: dates and numbers are compared elsewhere, and say nothing of what a text is about."""
+    words = re.split(r"[\s_-]+", clean_name(path.stem))
+    return " ".join(word for word in words if any(letter.isalpha() for letter in word))
 
 
 def _spaced(name: str) -> str:

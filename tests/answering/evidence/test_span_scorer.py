@@ -150,10 +150,11 @@ def test_a_name_gives_no_span_and_shifts_none(quick: SpanScorer) -> None:
         assert all(text[begin:end].strip() for begin, end in window.offsets)
 
 
-def test_a_name_that_the_chunk_begins_with_is_not_read_twice(quick: SpanScorer) -> None:
+@pytest.mark.parametrize(("name", "body"), [("boiler room", 0), ("rules of the house", 12)])
+def test_a_chunk_with_a_title_has_no_other_name(quick: SpanScorer, name: str, body: int) -> None:
     text = f"Boiler room\n{NOTE}"
-    bare, named = quick.read(KEY, [text, Place(text, "", 0, name="boiler room")])
-    assert alike(bare, named)
+    bare, titled = quick.read(KEY, [text, Place(text, "", body, name=name)])
+    assert alike(bare, titled)
 
 
 def test_one_field_per_text_in_order(pointer: SpanScorer) -> None:

@@ -72,6 +72,11 @@ _LOOKED_UP = 0.75
 """Least probability of an answer that is a cell of the row that the question names."""
 _SAYS_ALL = 0.5
 """The same where the quote has all words of the question, and a value of the kind asked for."""
+_NAMED_OTHERWISE = 0.45
+"""Least probability of an answer that is shown although its quote lacks a name, date or number of the question; see
+"Passages in other words" in bench/LOG.md."""
+_CLOCK = re.compile(r"\d{1,2}[:.]\d{2}")
+"""A time of day, which documents write in many ways."""
 _UNMET = 0.3
 """Most probability of an answer whose quotes are not about what the question names, or objected to: it is doubtful."""
 
@@ -162,6 +167,8 @@ def verify_answer(
     if single is not None and _is_looked_up(question, single, sources):
         return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
     unmet = unmet_by(question, citations, by_number)
+    if verdict.probability < _NAMED_OTHERWISE and not all(_CLOCK.fullmatch(each) for each in unmet):
+        return replace(verdict, supported=False, unmet=unmet)
     if single is not None:
         place = place_of_source(by_number[single.source_number])
         unmet = (*unmet, *missing_subjects(question, single.quote, place))

@@ -27,7 +27,8 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
-from desk_rag.answering.questions.folder import look_alikes, written_by
+from desk_rag.answering.questions.disagreement import look_alikes
+from desk_rag.answering.questions.folder import written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined

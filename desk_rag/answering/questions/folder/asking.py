@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
+from desk_rag.answering.questions.disagreement import look_alikes
 from desk_rag.answering.questions.folder import (
     about_file,
     changes,
     compare,
     days,
     documents,
-    look_alikes,
     written_by,
 )
 from desk_rag.answering.questions.folder.tables import extremes, measures, sums

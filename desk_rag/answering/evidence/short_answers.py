@@ -42,6 +42,10 @@ _CLOSED = re.compile(
     re.I,
 )
 """Says the opposite of open without a negation."""
+_EXCEPTING = re.compile(
+    r"\b(?:any|every|all|daily|always)\b[^,;:.()?!]*\b(?:but|except(?:\s+for|\s+on)?|other\s+than)\s*$", re.I
+)
+"""Before what is excepted: 'any afternoon but Thursday'."""
 _MOST_BETWEEN = 8
 """Words between a negated verb and the value that it is about; without a verb, there must be none."""
 _UNTIL = re.compile(r"\b(?:until|till|only|but|just)\b", re.I)
@@ -94,6 +98,9 @@ class ShortAnswers:
 
     def _with_negation(self, begin: int, end: int) -> tuple[int, int]:
         """'cannot be loaded before noon' for 'before noon', which alone would say the opposite."""
+        excepting = _EXCEPTING.search(self._sentence, 0, begin)
+        if excepting is not None:
+            return excepting.start(), end
         negation = self._negation.search(self._sentence, 0, begin)
         negation = _NEGATION.search(self._sentence, 0, begin) if negation is None else negation
         most = _MOST_BETWEEN if negation is not None and negation["verb"] is not None else 0

@@ -37,6 +37,10 @@ _MONEY = content_stems(
     "pay paid cost costs price bill charge invoice spend spent buy bought sell sold purchase total amount owe sum net"
     " expense fee premium salary wage worth"
 )
+_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"}}
+"""Forms of verbs that are words of their own too, by the stem of the verb."""
+_ALIKE = 4
+"""Letters by which 'decide' and 'decision' are alike."""
 _FOR_MONEY = re.compile(r"\bfor\s+(?:[€$£]\s?)?\d")
 _DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
 _PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
@@ -85,7 +89,9 @@ def _lacks_deed(question: str, quote: str, verb: set[str]) -> bool:
     stems = content_stems(quote)
     if is_money and _FOR_MONEY.search(quote):
         return False
-    return not any(has_stem(stem, stems) for stem in (verb | _MONEY if is_money else verb))
+    verb = verb | _MONEY if is_money else verb | _FORMS.get(min(verb), set())
+    beginnings = {stem[:_ALIKE] for stem in stems}
+    return not any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in verb)
 
 
 def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:

@@ -180,7 +180,9 @@ _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
     AnswerKind.ADDRESS: re.compile(r"\S@\S"), AnswerKind.LANGUAGE: _LANGUAGE,
     AnswerKind.POSTAL: re.compile(
-        r"^(?![\s\S]*\S@\S)(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s", re.I
+        r"^(?![\s\S]*\S@\S|[^:;]*,\s(?:Organisation|Position|Phone|Birthday|Website|Nickname)\b[^:]*:)"
+        r"(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s",
+        re.I,
     ),
 }  # fmt: skip
 

@@ -256,8 +256,7 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
             notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
             remarks.append(f"[{source.number}] {notice}")
         if source.copies and source.number in cited:
-            one = source.copies == 1
-            remarks.append(f"[{source.number}] {plural(source.copies, 'other file')} {'is' if one else 'are'} the same")
+            remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
     if answer.not_read is not None:
         remarks.append(f"{answer.not_read.summary}; {answer.not_read.hint}")
     return [*remarks, *answer.notices]

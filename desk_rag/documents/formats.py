@@ -61,7 +61,7 @@ class PlaceUnits:
     names_section: bool = False
     """True if the outermost heading belongs to the place: the sheet, the message, the event."""
     inside: str = ""
-    """What stands before that heading where it is a file with pages of its own: '!/' in an archive."""
+    """Mark before that heading where it is a file with pages of its own: '!/' in an archive."""
 
 
 _PLACE_UNITS = {

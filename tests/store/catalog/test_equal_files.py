@@ -1,4 +1,4 @@
-"""Of several files with the same content, the one that people mean is cited, and the others are counted."""
+"""The one of several equal files that people mean is cited, and the others are counted."""
 
 from __future__ import annotations
 

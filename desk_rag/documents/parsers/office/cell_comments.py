@@ -22,7 +22,7 @@ _CREATOR = "{http://purl.org/dc/elements/1.1/}creator"
 _MOST_BYTES = 64 * 1024 * 1024
 _CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
 _IN_THREAD = re.compile(r"^\[Threaded comment\].*?Comment:\s*", re.DOTALL)
-"""What Excel writes for programs that know no threads, before the comment itself."""
+"""Words that Excel writes before a comment of a thread, for programs that know no threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def fetch(
     progress(0, offer.missing)
     for file in offer.large:
         before = file.arrived
-        _unless_stopped(lambda file=file: fetch_large(offer.name, offer.revision, file, Bar), offer.name, stop)
+        _unless_stopped(partial(fetch_large, offer.name, offer.revision, file, Bar), offer.name, stop)
         finished += file.arrived - before
         arrived.clear()
     return weights.from_hub(offer.name, allow_download=True, bar=Bar)

@@ -64,7 +64,7 @@ def fetch(name: str, revision: str, file: LargeFile, bar: type[Any]) -> None:
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils._headers import build_hf_headers
 
     file.blob.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(f"{file.part}.lock", timeout=_PATIENCE)

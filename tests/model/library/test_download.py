@@ -125,8 +125,8 @@ def test_an_interrupted_download_says_how_much_is_left_and_shows_its_progress(us
     while "3.1 of 5.2 MB" not in seen:
         seen += os.read(process.stderr, 4096).decode()
     os.kill(process.pid, signal.SIGINT)
+    process.wait()  # although nothing comes from the hub
     user.hub.go_on.set()
-    process.wait()
     user.hub.held_after = 0
     user.hub.ranges.clear()
     again = user.run("download", NAME, "--yes")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_EMBEDDED = "embedded"
 _HALT_SECONDS = 10.0
 """Seconds to wait for the indexing to stop before it begins with other settings."""
 _STOP_SECONDS = 10.0
@@ -77,12 +77,13 @@ class Attended:
         _check_model(self._settings)
         report("loading the libraries")
         from desk_rag.answering.serving_model import stored_gates
-        from desk_rag.indexer.resident.keeping import make_way
+        from desk_rag.indexer.resident.keeping import answers_meanwhile, make_way
         from desk_rag.model.reasoning import Thinking
         from desk_rag.store.opening import CATALOG_RESET, INDEX_AGAIN
         from desk_rag.store.store import Store
 
-        make_way(self._settings.data_dir)
+        if not answers_meanwhile(self._settings):
+            make_way(self._settings.data_dir)
         first = "" if stored_gates(self._settings.data_dir) else " and checking it, once"
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
@@ -95,12 +96,13 @@ class Attended:
             engine = _open_engine(self._settings, self._folders)
         self._engine = engine
         self._started_at = time.monotonic()
+        make_way(self._settings.data_dir)
         if engine.store.writer:
             self._begin_indexing(engine)
         else:
             threading.Thread(target=self._take_over, args=(engine,), name="takeover", daemon=True).start()
         prompt, spec = engine.model.prompt, engine.model.spec
-        title = "embedded reader" if self._settings.model.name == _EMBEDDED else spec.name
+        title = "embedded reader" if self._settings.model.name == "embedded" else spec.name
         title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
         notices = rebuilt + engine.store.notices
         if self._service is not None:
@@ -202,7 +204,9 @@ class Attended:
 
     def _take_over(self, engine: AnswerEngine) -> None:
         """Try until this engine becomes the writer; then index, and store caches that answers computed."""
-        while not self._stopping.wait(_TRY_SECONDS):
+        for seconds in chain((0.0,), repeat(_TRY_SECONDS)):
+            if self._stopping.wait(seconds):
+                return
             store = None if engine.store.writer else self._open_for_writing()
             if store is None and not engine.store.writer:
                 continue
@@ -314,12 +318,6 @@ def _device(engine: AnswerEngine) -> str:
     return torch.cuda.get_device_name(device)
 
 
-def choice(fields: Message) -> tuple[Settings, list[Path]]:
-    """Return settings and folders as the UI sent them."""
-    folders = cast("list[str]", fields["folders"])
-    return Settings.model_validate_json(str(fields["settings"])), [Path(folder) for folder in folders]
-
-
 class Requests:
     """Answers the requests of the UI."""
 
@@ -357,7 +355,7 @@ class Requests:
             case "halt":
                 yield {"halted": attended.halt()}
             case "resume":
-                attended.resume(*choice(request))
+                attended.resume(*values.choice(request))
                 yield {"done": True}
             case "forget":
                 report = attended.forget(Path(str(request["path"])), keep_caches=bool(request["keep_caches"]))

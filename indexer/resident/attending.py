@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 from desk_rag.config import Settings
 from desk_rag.errors import Cancelled, DeskRagError, ModelError
 from desk_rag.indexer.resident import client, values
-from desk_rag.indexer.resident.attended import Attended, Requests, choice
+from desk_rag.indexer.resident.attended import Attended, Requests
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.keeping import environment
 from desk_rag.indexer.resident.protocol import MOST_REQUEST, Message, NoResident, encode, greeting
@@ -98,6 +98,8 @@ class AttendedProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         self._sending = threading.Lock()
         self._stopping = threading.Event()
+        self._news: Iterator[Message] | None = None
+        """What the process tells from its start on."""
         self.has_ended = False
         """True once the process has ended by itself."""
 
@@ -106,8 +108,8 @@ class AttendedProcess:
         """Process id; 0 before the start."""
         return 0 if self._process is None else self._process.pid
 
-    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
-        """Start the process and wait until it can answer. Raises DeskRagError with what it reports."""
+    def launch(self) -> None:
+        """Start the process, which begins to load; `start` waits for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, self._sending:
             if self._stopping.is_set():
@@ -123,12 +125,19 @@ class AttendedProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        report("starting")
         assert self._process.stdin is not None
         with self._process.stdin as stdin, suppress(BrokenPipeError):
-            stdin.write(json.dumps(_chosen(self._settings, self._folders)).encode())
-        messages = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
+            stdin.write(json.dumps(values.chosen(self._settings, self._folders)).encode())
+        self._news = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        """Start the process, unless it was launched, and wait until it can answer. Raises what it reports."""
         try:
+            if self._news is None:
+                self.launch()
+            report("starting")
+            assert self._news is not None
+            messages = self._news
             for message in messages:
                 if "started" in message:
                     listening = threading.Thread(target=self._hear, args=(messages, listen), name="hear", daemon=True)
@@ -181,7 +190,7 @@ class AttendedProcess:
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
         """Index these folders with these settings from now on, after `halt`."""
         self._settings, self._folders = settings, tuple(folders)
-        self._do("resume", **_chosen(settings, folders))
+        self._do("resume", **values.chosen(settings, folders))
 
     def forget(self, path: Path, *, keep_caches: bool) -> PurgeReport:
         """Remove what was derived from `path`, after `halt`."""
@@ -278,11 +287,6 @@ def _tell(message: Message, report: Callable[[str], None], listen: Callable[[Ind
         report(str(message["report"]))
 
 
-def _chosen(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
-    absolute = values.with_absolute_paths(settings)
-    return {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
-
-
 # The other end; `attended` holds what it answers -----------------------------------------------------------------
 
 
@@ -290,7 +294,7 @@ def run(descriptor: int) -> None:
     """Answer what comes through the socket `descriptor`, until the UI closes its end or a signal arrives."""
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGTERM, lambda *_: control.shutdown(socket.SHUT_RD))
-    settings, folders = choice(json.load(sys.stdin))
+    settings, folders = values.choice(json.load(sys.stdin))
     attended = Attended(settings, folders)
     server = Server(settings.data_dir, Requests(attended, _leave).handle)
     while True:

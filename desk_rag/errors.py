@@ -19,7 +19,8 @@
     ├── ModelError
     │   ├── ModelNotFound             no weights at that name or path
     │   ├── UnsupportedModel          loads, but its chunk KV could not be served exactly
-    │   └── OutOfMemory               does not fit this device
+    │   ├── OutOfMemory               does not fit this device
+    │   └── GpuLost                   the GPU failed, and this process cannot use it any more
     └── Cancelled                     the user or a waiting answer asked for a stop
 
 A missing or stale chunk KV is not an error: it is a miss, and costs only time.
@@ -154,6 +155,10 @@ class OutOfMemory(ModelError):
     """The model or the context does not fit this device."""
 
 
+class GpuLost(ModelError):
+    """The GPU failed or was taken away; only a new process can use it again."""
+
+
 class Cancelled(DeskRagError):
     """Work was given up because the user asked, or because an answer waits for the device."""
 
@@ -194,10 +199,17 @@ def told_to_user(error: Exception) -> DeskRagError | None:
             f"A path is longer than this system allows: {str(error.filename)[:60]}…",
             remedy="Name a shorter one in the settings or on the command line.",
         )
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
+    if type(error).__name__ == "AcceleratorError":  # torch's, as the next; torch is not imported here
+        return GpuLost(
+            "The GPU failed while it was in use.",
+            remedy="Ask again; the model is loaded anew. If it fails again, see what nvidia-smi says, or set"
+            ' device = "cpu" under [model] in the settings.',
+        )
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return OutOfMemory(
             "There is not enough memory for the model and its work.",
-            remedy="Close programs that use much memory or the GPU, or take a smaller model (`desk-rag models fit`).",
+            remedy="Close programs that use much memory or the GPU, or choose a smaller model: Alt+L in the UI,"
+            " `desk-rag models fit` in a shell.",
         )
     return of_system(error) if isinstance(error, OSError) else error if isinstance(error, DeskRagError) else None
 

@@ -103,7 +103,8 @@ def _gone(folder: AbsentFolder) -> Notice:
     remedy = "Connect its drive, or put the folder back: it is then looked through by itself."
     if folder.documents:
         remedy += f" To forget it instead: desk-rag purge {place}"
-    return Notice(f"{FOLDER}{folder.path}", f"{place} is not there ({folder.reason}){kept}.", remedy)
+    why = "" if str(folder.path) in folder.reason else f" ({folder.reason})"
+    return Notice(f"{FOLDER}{folder.path}", f"{place} is not there{why}{kept}.", remedy)
 
 
 def _back(path: Path) -> Notice:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
-from desk_rag.errors import Cancelled, DeskRagError
+from desk_rag.errors import Cancelled, told_to_user
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob, Task, look, settle_wait
 from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.parts import Loader, Parts
@@ -375,8 +375,8 @@ class Worker:
         place = "".join(traceback.format_tb(error.__traceback__))
         _log.error("%s failed: %s at\n%s", stage.value, type(error).__name__, place)
         problem, remedy = f"an internal error ({type(error).__name__}).", "The log in the data directory has more."
-        if isinstance(error, DeskRagError):
-            problem, remedy = error.message, error.remedy
+        if (known := told_to_user(error)) is not None:
+            problem, remedy = known.message, known.remedy
         self._failing.add(stage)
         self._emit(StageProgress(stage, 0, 0, "chunks", 0.0, None, f"{STOPPED}{problem}"))
         again = f"desk-rag tries again every {_RETRY_SECONDS:.0f} seconds."

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import SystemCommand
@@ -30,9 +30,7 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.keys.bindings import bound
-from desk_rag.tui.keys.keymap import checked
 from desk_rag.tui.keys.order import KeyOrder, KeysSettled
-from desk_rag.tui.management.session import Session
 from desk_rag.tui.palette import turn_commands, with_key
 from desk_rag.tui.panels.host import PanelHost
 from desk_rag.tui.panels.registry import panel_bindings
@@ -41,9 +39,6 @@ from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, t
 from desk_rag.tui.terminal.notices import LongWork, signal_of
 from desk_rag.tui.turns.answering import Asking
 from desk_rag.tui.widgets.question_input import QuestionInput
-
-if TYPE_CHECKING:
-    from desk_rag.tui.terminal.first_frame import FirstFrame
 
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
@@ -324,21 +319,6 @@ def _driver_class() -> type[Driver] | None:
     from desk_rag.tui.terminal.driver import TerminalDriver
 
     return TerminalDriver
-
-
-def run(session: Session, frame: FirstFrame | None = None) -> NoReturn:
-    """Open the UI in place of its first frame; exits with 0, 143/129 after a signal, or the code of a failed start."""
-    from desk_rag.store.layout import Layout
-    from desk_rag.tui.live_backend import LiveBackend
-    from desk_rag.tui.logfile import log_to_file
-
-    place = session.settings.data_dir
-    Layout(place).check_owner()  # before the log file is made there
-    checked(session.settings.ui.keys)
-    DeskRagApp.remembers = True
-    before = None if frame is None else frame.before
-    code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"), before)
-    leave_at_once(code)  # unloading the libraries would take longer than all else
 
 
 def run_with(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,13 @@ class LiveBackend:
         self.session = session
         self._in_process = in_process
         self._own: Attended | AttendedProcess | None = None
+        self._launched: AttendedProcess | None = None
+        """The engine that was launched before the UI was there; None once it is waited for."""
         self._other: OtherProcess | None = None
         """Answers in place of an engine of this UI."""
+        self._kept: OtherProcess | None = None
+        """Answers until the engine of this UI is loaded: `loading` holds that, or why it failed, once it is done."""
+        self._loading: Future[Started] | None = None
         self._started: Started | None = None
         """None while no engine can answer."""
         self._started_at = 0.0
@@ -73,33 +79,81 @@ class LiveBackend:
             self._is_starting = False
         return started
 
-    def _start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
-        from desk_rag.indexer.resident.attending import EndedAtStart
+    def launch(self) -> None:
+        """Start the process that answers, if one will be needed, so that it loads while the UI is imported."""
+        from desk_rag.indexer.resident.attending import AttendedProcess
         from desk_rag.tui.turns.other_process import OtherProcess
 
-        has_ended, own = self.has_ended(), self._own
-        self._own = self._other = None
-        if own is not None:
-            own.stop()
-        self._check_ends(has_ended=has_ended)
+        engine = None if self._in_process or not self.session.folders else self._new_engine()
+        if isinstance(engine, AttendedProcess) and OtherProcess.of(self.session.settings) is None:
+            engine.launch()
+            self._own = self._launched = engine
+
+    def _start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        from desk_rag.tui.turns.other_process import OtherProcess
+
         settings = self.session.settings
+        if self._loading is not None:  # a kept process has answered until now
+            started = self._loading.result()
+            self._loading = self._kept = None
+            return started
+        has_ended, own = self.has_ended(), self._own
+        if self._launched is None:
+            self._own = self._other = None
+            if own is not None:
+                own.stop()
+            self._check_ends(has_ended=has_ended)
+        if (kept := self._kept_process()) is not None:
+            self._kept, self._loading = kept, Future()
+            threading.Thread(target=self._load, args=(listen,), name="load", daemon=True).start()
+            return Started(_EMBEDDED, f"process {kept.pid}")
+        if self._launched is not None:
+            return self._begin_engine(report, listen)
         self._other = OtherProcess.of(settings)
         if self._other is not None and self.session.store() is not None:
             name = settings.model.name
             title = _EMBEDDED if name == "embedded" else Path(name).name
             return Started(title, f"process {self._other.pid}", markdown=name != "embedded")
         self._other = None
+        return self._begin_engine(report, listen)
+
+    def _kept_process(self) -> OtherProcess | None:
+        """Return the process that `ask --keep` left, if it can answer about the chosen folders; None without one."""
+        from desk_rag.indexer.resident.keeping import answers_meanwhile
+        from desk_rag.tui.turns.other_process import OtherProcess
+
+        if self._in_process or not answers_meanwhile(self.session.settings):
+            return None
+        kept = OtherProcess.of(self.session.settings, kept=True)
+        store = None if kept is None else self.session.store()
+        roots = [] if store is None else store.volumes.roots()
+        return kept if store is not None and all(folder in roots for folder in self.session.folders) else None
+
+    def _load(self, listen: Callable[[IndexEvent], None]) -> None:
+        """Load the engine of this UI while a kept process answers."""
+        loading = self._loading
+        assert loading is not None
         try:
-            return self._begin_engine(report, listen)
-        except EndedAtStart:
-            report("starting again")
-            return self._begin_engine(report, listen)
+            loading.set_result(self._begin_engine(lambda _: None, listen))
+        except BaseException as error:
+            loading.set_exception(error)
 
     def _begin_engine(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
-        engine = self._own = self._new_engine()
-        if self._stopping.is_set():  # `stop` may not have seen it
-            raise Cancelled("The start was stopped.")
-        return engine.start(report, listen)
+        """Start an engine, and another one if that ends before it can answer."""
+        from desk_rag.indexer.resident.attending import EndedAtStart
+
+        for is_last in (False, True):
+            engine = self._own = self._launched or self._new_engine()
+            self._launched = None
+            if self._stopping.is_set():  # `stop` may not have seen it
+                raise Cancelled("The start was stopped.")
+            try:
+                return engine.start(report, listen)
+            except EndedAtStart:
+                if is_last:
+                    raise
+                report("starting again")
+        raise AssertionError("one of both has returned")
 
     def _new_engine(self) -> Attended | AttendedProcess:
         from desk_rag.indexer.resident.attended import Attended
@@ -121,6 +175,8 @@ class LiveBackend:
 
     def has_ended(self) -> bool:
         """Return whether the process that answers has ended by itself, so that another start is due."""
+        if self._kept is not None and self._loading is not None:
+            return self._loading.done() or self._kept.has_ended
         engine = self._own or self._other
         return engine is not None and engine.has_ended
 
@@ -292,7 +348,7 @@ class LiveBackend:
             self._own.remove_excluded(paths)
 
     def _engine(self) -> Attended | AttendedProcess | OtherProcess:
-        engine = self._own or self._other
+        engine = self._kept or self._own or self._other
         if engine is None or (self._started is None and not self._is_starting):
             raise _not_loaded()
         return engine

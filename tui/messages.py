@@ -14,14 +14,10 @@ from textual.message import Message
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, Source
 from desk_rag.documents.chunking import Chunk, Location
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import told_to_user
 from desk_rag.ingest.events import IndexEvent, StageProgress
 from desk_rag.tui.backend import Started, Status
 from desk_rag.tui.turns.comparison import Comparison
-
-_OUT_OF_MEMORY = frozenset({"OutOfMemoryError"})
-_GPU_LOST = frozenset({"AcceleratorError"})
-"""Names of torch's errors; torch is not imported here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +30,9 @@ class Problem:
     @classmethod
     def of(cls, error: BaseException) -> Problem:
         """Return message and remedy of `error`; an unexpected one points to the log instead of a traceback."""
-        if isinstance(error, DeskRagError):
-            return cls(error.message, error.remedy)
-        if isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY:
-            return cls(
-                "There is not enough memory for this answer.",
-                "Close programs that use much memory or the GPU, or choose a smaller model (Ctrl+P, “Models”).",
-            )
-        if type(error).__name__ in _GPU_LOST:
-            return cls("The GPU cannot be used any more.", "Quit and start desk-rag again. Nothing stored is lost.")
+        known = told_to_user(error) if isinstance(error, Exception) else None
+        if known is not None:
+            return cls(known.message, known.remedy)
         return cls(
             f"Something went wrong inside desk-rag ({type(error).__name__}: {error}).",
             "The details are in the log file named under F1. Asking again is safe.",

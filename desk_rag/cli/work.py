@@ -75,9 +75,9 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     frame.draw(chosen, settings.ui.theme, plain=settings.ui.ascii)
     try:
         from desk_rag.cli.doctor import examine
-        from desk_rag.tui.app import run
         from desk_rag.tui.management import aside
         from desk_rag.tui.management.session import Session
+        from desk_rag.tui.opening import run
 
         run(Session(settings, chosen, settings_file, partial(aside.each, examine)), frame)
     except BaseException:

@@ -8,16 +8,20 @@ from __future__ import annotations
 import logging
 import math
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from desk_rag.config import Settings
-from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.errors import UNWRITABLE, CorruptCatalog, GpuLost, ModelError, StoreLocked, told_to_user
+from desk_rag.indexer.resident import values
 from desk_rag.indexer.resident.facts import IndexingState, Started
+from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.ingest.events import IndexEvent
 
 if TYPE_CHECKING:
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_EMBEDDED = "embedded"
 _HALT_SECONDS = 10.0
 """Seconds to wait for the indexing to stop before it begins with other settings."""
 _STOP_SECONDS = 10.0
@@ -40,6 +43,10 @@ _SOON = 20.0
 """Seconds that a process that indexes may take to start; without activity after that, nobody is watching."""
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
+_TELL_SECONDS = 0.5
+"""Seconds in which an error reaches the UI before the process ends."""
+_NEWS_SECONDS = 1.0
+"""Seconds between two looks whether the UI has left."""
 
 
 class Attended:
@@ -70,23 +77,34 @@ class Attended:
         _check_model(self._settings)
         report("loading the libraries")
         from desk_rag.answering.serving_model import stored_gates
-        from desk_rag.indexer.resident.keeping import make_way
+        from desk_rag.indexer.resident.keeping import answers_meanwhile, make_way
         from desk_rag.model.reasoning import Thinking
-        from desk_rag.store.opening import INDEX_AGAIN
+        from desk_rag.store.opening import CATALOG_RESET, INDEX_AGAIN
+        from desk_rag.store.store import Store
 
-        make_way(self._settings.data_dir)
+        if not answers_meanwhile(self._settings):
+            make_way(self._settings.data_dir)
         first = "" if stored_gates(self._settings.data_dir) else " and checking it, once"
         report(f"loading the model{first}")
-        engine = self._engine = _open_engine(self._settings, self._folders)
+        rebuilt: tuple[str, ...] = ()
+        try:
+            engine = _open_engine(self._settings, self._folders)
+        except CorruptCatalog:
+            report("replacing the damaged catalog")
+            Store.reset_catalog(self._settings.data_dir, self._settings.store).close()
+            rebuilt = (CATALOG_RESET,)
+            engine = _open_engine(self._settings, self._folders)
+        self._engine = engine
         self._started_at = time.monotonic()
+        make_way(self._settings.data_dir)
         if engine.store.writer:
             self._begin_indexing(engine)
         else:
             threading.Thread(target=self._take_over, args=(engine,), name="takeover", daemon=True).start()
         prompt, spec = engine.model.prompt, engine.model.spec
-        title = "embedded reader" if self._settings.model.name == _EMBEDDED else spec.name
+        title = "embedded reader" if self._settings.model.name == "embedded" else spec.name
         title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
-        notices = engine.store.notices
+        notices = rebuilt + engine.store.notices
         if self._service is not None:
             notices = tuple(said.replace(INDEX_AGAIN, "Your folders are being read again.") for said in notices)
         vectors = engine.embedder.fingerprint
@@ -186,7 +204,9 @@ class Attended:
 
     def _take_over(self, engine: AnswerEngine) -> None:
         """Try until this engine becomes the writer; then index, and store caches that answers computed."""
-        while not self._stopping.wait(_TRY_SECONDS):
+        for seconds in chain((0.0,), repeat(_TRY_SECONDS)):
+            if self._stopping.wait(seconds):
+                return
             store = None if engine.store.writer else self._open_for_writing()
             if store is None and not engine.store.writer:
                 continue
@@ -296,3 +316,83 @@ def _device(engine: AnswerEngine) -> str:
     import torch
 
     return torch.cuda.get_device_name(device)
+
+
+class Requests:
+    """Answers the requests of the UI."""
+
+    def __init__(self, attended: Attended, leave: Callable[[], object]) -> None:
+        """`leave` ends this process, which can compute no more once the GPU failed; the UI then starts another."""
+        self._attended, self._leave, self._leaves = attended, leave, False
+
+    def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        """Answer one request. Raises DeskRagError."""
+        if self._leaves:
+            raise NoResident("it is ending")
+        try:
+            yield from self._answers(request, stop)
+        except Exception as error:
+            if isinstance(told_to_user(error), GpuLost):
+                self._leaves = True
+                threading.Timer(_TELL_SECONDS, self._leave).start()
+            raise
+
+    def _answers(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        attended = self._attended
+        match request.get("do"):
+            case "attend":
+                yield from self._attend(stop)
+            case "ask":
+                yield from self._ask(request, stop)
+            case "state":
+                yield {"state": values.plain(attended.state())}
+            case "prefetch":
+                attended.prefetch(str(request["question"]))
+                yield {"done": True}
+            case "sweep":
+                attended.sweep()
+                yield {"done": True}
+            case "halt":
+                yield {"halted": attended.halt()}
+            case "resume":
+                attended.resume(*values.choice(request))
+                yield {"done": True}
+            case "forget":
+                report = attended.forget(Path(str(request["path"])), keep_caches=bool(request["keep_caches"]))
+                yield {"report": values.plain(report)}
+            case "remove_excluded":
+                attended.remove_excluded([Path(path) for path in cast("list[str]", request["paths"])])
+                yield {"done": True}
+            case _:
+                raise NoResident("it does not know the request")
+
+    def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        from desk_rag.answering.conversation.asking import Request
+
+        question = values.built(Request, request["request"])
+        waits = bool(request["wait"])
+        yield {"asked": True}
+        yield from map(values.of_event, self._attended.ask(question, stop, lambda: waits))
+
+    def _attend(self, stop: Callable[[], bool]) -> Iterator[Message]:
+        """Start, and tell how that goes and what the indexing does, until the UI leaves."""
+        news: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
+
+        def start() -> None:
+            try:
+                started = self._attended.start(
+                    lambda text: news.put({"report": text}), lambda event: news.put(values.of_event(event))
+                )
+                news.put({"started": values.plain(started)})
+            except Exception as error:
+                news.put(error)
+
+        threading.Thread(target=start, name="start", daemon=True).start()
+        while not stop():
+            try:
+                message = news.get(timeout=_NEWS_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(message, Exception):
+                raise message
+            yield message

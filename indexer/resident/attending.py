@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 from desk_rag.config import Settings
 from desk_rag.errors import Cancelled, DeskRagError, ModelError
 from desk_rag.indexer.resident import client, values
-from desk_rag.indexer.resident.attended import Attended
+from desk_rag.indexer.resident.attended import Attended, Requests
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.keeping import environment
 from desk_rag.indexer.resident.protocol import MOST_REQUEST, Message, NoResident, encode, greeting
@@ -99,6 +98,8 @@ class AttendedProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         self._sending = threading.Lock()
         self._stopping = threading.Event()
+        self._news: Iterator[Message] | None = None
+        """What the process tells from its start on."""
         self.has_ended = False
         """True once the process has ended by itself."""
 
@@ -107,8 +108,8 @@ class AttendedProcess:
         """Process id; 0 before the start."""
         return 0 if self._process is None else self._process.pid
 
-    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
-        """Start the process and wait until it can answer. Raises DeskRagError with what it reports."""
+    def launch(self) -> None:
+        """Start the process, which begins to load; `start` waits for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, self._sending:
             if self._stopping.is_set():
@@ -124,12 +125,19 @@ class AttendedProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        report("starting")
         assert self._process.stdin is not None
         with self._process.stdin as stdin, suppress(BrokenPipeError):
-            stdin.write(json.dumps(_chosen(self._settings, self._folders)).encode())
-        messages = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
+            stdin.write(json.dumps(values.chosen(self._settings, self._folders)).encode())
+        self._news = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        """Start the process, unless it was launched, and wait until it can answer. Raises what it reports."""
         try:
+            if self._news is None:
+                self.launch()
+            report("starting")
+            assert self._news is not None
+            messages = self._news
             for message in messages:
                 if "started" in message:
                     listening = threading.Thread(target=self._hear, args=(messages, listen), name="hear", daemon=True)
@@ -182,7 +190,7 @@ class AttendedProcess:
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
         """Index these folders with these settings from now on, after `halt`."""
         self._settings, self._folders = settings, tuple(folders)
-        self._do("resume", **_chosen(settings, folders))
+        self._do("resume", **values.chosen(settings, folders))
 
     def forget(self, path: Path, *, keep_caches: bool) -> PurgeReport:
         """Remove what was derived from `path`, after `halt`."""
@@ -279,94 +287,16 @@ def _tell(message: Message, report: Callable[[str], None], listen: Callable[[Ind
         report(str(message["report"]))
 
 
-def _chosen(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
-    absolute = values.with_absolute_paths(settings)
-    return {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
-
-
-def _choice(fields: Message) -> tuple[Settings, list[Path]]:
-    folders = cast("list[str]", fields["folders"])
-    return Settings.model_validate_json(str(fields["settings"])), [Path(folder) for folder in folders]
-
-
-# The other end ---------------------------------------------------------------------------------------------------
-
-
-class Requests:
-    """Answers the requests of the UI."""
-
-    def __init__(self, attended: Attended) -> None:
-        self._attended = attended
-
-    def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
-        """Answer one request. Raises DeskRagError."""
-        attended = self._attended
-        match request.get("do"):
-            case "attend":
-                yield from self._attend(stop)
-            case "ask":
-                yield from self._ask(request, stop)
-            case "state":
-                yield {"state": values.plain(attended.state())}
-            case "prefetch":
-                attended.prefetch(str(request["question"]))
-                yield {"done": True}
-            case "sweep":
-                attended.sweep()
-                yield {"done": True}
-            case "halt":
-                yield {"halted": attended.halt()}
-            case "resume":
-                attended.resume(*_choice(request))
-                yield {"done": True}
-            case "forget":
-                report = attended.forget(Path(str(request["path"])), keep_caches=bool(request["keep_caches"]))
-                yield {"report": values.plain(report)}
-            case "remove_excluded":
-                attended.remove_excluded([Path(path) for path in cast("list[str]", request["paths"])])
-                yield {"done": True}
-            case _:
-                raise NoResident("it does not know the request")
-
-    def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
-        from desk_rag.answering.conversation.asking import Request
-
-        question = values.built(Request, request["request"])
-        waits = bool(request["wait"])
-        yield {"asked": True}
-        yield from map(values.of_event, self._attended.ask(question, stop, lambda: waits))
-
-    def _attend(self, stop: Callable[[], bool]) -> Iterator[Message]:
-        """Start, and tell how that goes and what the indexing does, until the UI leaves."""
-        news: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
-
-        def start() -> None:
-            try:
-                started = self._attended.start(
-                    lambda text: news.put({"report": text}), lambda event: news.put(values.of_event(event))
-                )
-                news.put({"started": values.plain(started)})
-            except Exception as error:
-                news.put(error)
-
-        threading.Thread(target=start, name="start", daemon=True).start()
-        while not stop():
-            try:
-                message = news.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if isinstance(message, Exception):
-                raise message
-            yield message
+# The other end; `attended` holds what it answers -----------------------------------------------------------------
 
 
 def run(descriptor: int) -> None:
     """Answer what comes through the socket `descriptor`, until the UI closes its end or a signal arrives."""
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGTERM, lambda *_: control.shutdown(socket.SHUT_RD))
-    settings, folders = _choice(json.load(sys.stdin))
+    settings, folders = values.choice(json.load(sys.stdin))
     attended = Attended(settings, folders)
-    server = Server(settings.data_dir, Requests(attended).handle)
+    server = Server(settings.data_dir, Requests(attended, _leave).handle)
     while True:
         try:
             _, descriptors, _, _ = socket.recv_fds(control, 1, 1)

@@ -47,6 +47,11 @@ def ensure(settings: Settings) -> str:
     return _await(start(settings), settings.data_dir)
 
 
+def answers_meanwhile(settings: Settings) -> bool:
+    """Return whether a kept process may answer until a UI has loaded its own models: where memory holds both."""
+    return settings.model.name == "embedded"
+
+
 def make_way(data_dir: Path, *, watching: bool = False) -> bool:
     """End a kept process, so that this one can write to the store; with `watching`, `desk-rag watch` as well.
 

@@ -130,7 +130,8 @@ class Server:
             known = told_to_user(error)
             if known is None:
                 _log.error("a request failed: %s", type(error).__name__, exc_info=not isinstance(error, ValueError))
-                known = DeskRagError(f"The desk-rag that is running failed ({type(error).__name__}).")
+                remedy = "Its log says where: logs/indexer.log in the data directory. Asking again is safe."
+                known = DeskRagError(f"Something went wrong inside desk-rag ({type(error).__name__}).", remedy=remedy)
             yield {"error": {"message": known.message, "remedy": known.remedy, "exit_code": known.exit_code}}
         else:
             yield {"end": True}

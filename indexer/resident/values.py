@@ -7,6 +7,7 @@ import functools
 import os
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -125,3 +126,17 @@ def _container(kind: typing.Any, value: typing.Any) -> typing.Any:
 @functools.cache
 def _hints(kind: type) -> dict[str, typing.Any]:
     return typing.get_type_hints(kind)
+
+
+def chosen(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
+    """Return settings and folders as another process is sent them."""
+    absolute = with_absolute_paths(settings)
+    return {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
+
+
+def choice(fields: Mapping[str, object]) -> tuple[Settings, list[Path]]:
+    """Return the settings and folders that were sent."""
+    from desk_rag.config import Settings
+
+    folders = typing.cast("list[str]", fields["folders"])
+    return Settings.model_validate_json(str(fields["settings"])), [Path(folder) for folder in folders]

@@ -360,3 +360,37 @@ def test_a_question_to_a_suspended_engine_can_be_stopped(world: World, moment: s
     finally:
         process.resume()
     assert "green" in asked(world.backend, Q).text
+
+
+def test_a_kept_process_answers_until_the_engine_of_the_ui_is_loaded(world: World) -> None:
+    world.begin()
+    world.backend.stop()
+    assert keeping.ensure(world.settings) == ""
+    kept = psutil.Process(int(str((keeping.status(world.settings.data_dir) or {})["pid"])))
+    backend = world.backend = world.another()
+    backend.launch()
+    started = backend.start(_nothing, _nothing)
+    assert started.device == f"process {kept.pid}"
+    assert "green" in asked(backend, Q).text and kept.is_running()
+    wait_for(backend.has_ended, 60)
+    assert backend.start(_nothing, _nothing).device != started.device and world.process().pid != kept.pid
+    assert "green" in asked(backend, Q).text
+    wait_for(lambda: ended(kept), 30)
+    wait_for(lambda: backend.indexes, 30)
+
+
+def test_a_kept_process_that_ends_while_the_engine_loads_loses_no_question(world: World) -> None:
+    world.begin()
+    world.backend.stop()
+    assert keeping.ensure(world.settings) == ""
+    kept = psutil.Process(int(str((keeping.status(world.settings.data_dir) or {})["pid"])))
+    backend = world.backend = world.another()
+    assert backend.start(_nothing, _nothing).device == f"process {kept.pid}"
+    kept.kill()
+    answers: list[Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(asked(backend, Q)))
+    asking.start()
+    wait_for(backend.has_ended, 30)
+    backend.start(_nothing, _nothing)
+    asking.join(60)
+    assert "green" in answers[0].text

@@ -317,8 +317,8 @@ def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_pa
 def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
     settings, folder = place
     code = (
-        "import sys; from pathlib import Path; from desk_rag.config import Settings; from desk_rag.tui.app import run;"
-        "from desk_rag.tui.management.session import Session;"
+        "import sys; from pathlib import Path; from desk_rag.config import Settings;"
+        "from desk_rag.tui.opening import run; from desk_rag.tui.management.session import Session;"
         "sys.exit(run(Session(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])])))"
     )
     terminal = Terminal(["-c", code, settings.model_dump_json(), str(folder)], columns=118, rows=32)

@@ -22,7 +22,7 @@ from desk_rag.answering.events import (
     SentenceChecked,
     Support,
 )
-from desk_rag.errors import ModelNotFound, StoreError
+from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, StoreError
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Started
 from desk_rag.tui.widgets.answer_view import AnswerView
@@ -191,11 +191,15 @@ async def test_catalog_that_was_rebuilt(looks: Sequence[str]) -> None:
     await compare("catalog-rebuilt", app, act, looks)
 
 
-FAILED_STARTS = {
+FAILED_STARTS: dict[str, DeskRagError] = {
     "model-missing": ModelNotFound("No weights in /models/nothing.", remedy="Name a directory with weights."),
     "other-version": StoreError(
         "The data directory was written by a newer desk-rag (format 9; this one knows 7).",
         remedy="Update desk-rag, or name another directory with --data-dir.",
+    ),
+    "engine-ended": ModelError(
+        "The process that answers has ended while it started.",
+        remedy="It was started twice. Close programs that need much memory, or choose a smaller model.",
     ),
 }
 
@@ -220,6 +224,19 @@ async def test_answer_that_failed(name: str, error: Exception, looks: Sequence[s
     backend = ScriptedBackend({Q: [Retrieved(SOURCES), error]})
     app, act = after(Q, backend=backend)
     await compare(name, app, act, looks)  # type: ignore[arg-type]
+
+
+@LOOKS
+async def test_question_about_an_empty_folder(looks: Sequence[str]) -> None:
+    nothing = replace(WATCHING, files=0, chunks=0, with_vectors=0, warm=0, failed=0)
+    app = DeskRagApp(ScriptedBackend(now=nothing), FOLDERS)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await watching(pilot)
+        await ask(pilot, Q)
+        await until(pilot, lambda: "holds no file" in text_of(app, ".note"))
+
+    await compare("nothing-to-ask", app, act, looks)
 
 
 @LOOKS

@@ -23,7 +23,9 @@ from desk_rag.tui.conversation.name_picker import MOST, NamePicker
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.opener import edit, editor_for_text
+from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.screens.turn_screen import TurnScreen
+from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -197,6 +199,19 @@ class ConversationScreen(TurnScreen):
 
         path = exporting.write(chat, place, self._backend.change_of)
         self.app.call_from_thread(self._say, f"Written to {path}.")
+
+    def action_turn_menu(self) -> None:
+        """Offer what can be done with the selected turn."""
+        if view := self._selected:
+            possible = [one for one in TURN_ACTIONS if self.check_action(one.name, ())]
+            self.app.push_screen(TurnMenu(view.question, possible, self._keymap), self._chosen)
+
+    async def _chosen(self, name: str | None) -> None:
+        if name is not None:
+            await self.run_action(name)
+
+    def on_transcript_menu_wanted(self) -> None:
+        self.action_turn_menu()
 
     def action_edit_searched(self) -> None:
         """Put what was searched into the prompt: the question as it was completed and limited."""

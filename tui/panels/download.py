@@ -19,7 +19,7 @@ from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.wording import safe
 
-_BAR_CELLS = 40
+_BAR_CELLS = 30
 _EVERY_SECONDS = 0.1
 _BEFORE = "It is not on this computer. Enter asks the hub (huggingface.co) what it is; only the name is sent."
 

@@ -60,7 +60,9 @@ class LibraryScreen(ListScreen):
         self._shown = Shown.ALL
         self._entries: dict[int, Entry] = {}
         self._explained: tuple[Path, str] | None = None
-        self._open_when_there = self._loading = False
+        self._loading = True
+        self._when_there: Callable[[], None] | None = None
+        """Action whose key was pressed before the row came that it is about."""
         self._seen = -1
         """State of the index when the list was made."""
 
@@ -75,7 +77,7 @@ class LibraryScreen(ListScreen):
     def on_mount(self) -> None:
         self.query_one("#filter", Input).focus()
         self._draw_shown()
-        self.in_thread(self._library.start, self._show_folder, group="start")
+        self.in_thread(self._library.start, self._show_folder, group="start", failed=self._not_listed)
         self.set_interval(_RENEW_SECONDS, self._renew)
 
     # The list -------------------------------------------------------------------------------------------------
@@ -137,8 +139,9 @@ class LibraryScreen(ListScreen):
         if first <= rows.highlighted < first + len(entries):
             self._draw_detail()
             self.refresh_bindings()
-            if self._open_when_there and not self._loading:
-                self.action_open()
+            wanted, self._when_there = self._when_there, None
+            if wanted is not None:
+                wanted()
 
     def on_resize(self) -> None:
         rows = self.query_one(EntryList)
@@ -170,6 +173,12 @@ class LibraryScreen(ListScreen):
     @property
     def _entry(self) -> Entry | None:
         return self._entries.get(self.query_one(EntryList).highlighted)
+
+    def _entry_or_later(self, action: Callable[[], None]) -> Entry | None:
+        """Return the highlighted entry; if it has not come yet, `action` is run when it has."""
+        entry = None if self._loading else self._entry
+        self._when_there = action if entry is None else None
+        return entry
 
     def _draw_detail(self) -> None:
         entry = self._entry
@@ -204,8 +213,7 @@ class LibraryScreen(ListScreen):
 
     def action_open(self) -> None:
         """Go into the folder, or show what can be done with the file; if the list is on its way, once it is there."""
-        entry = None if self._loading else self._entry
-        self._open_when_there = entry is None
+        entry = self._entry_or_later(self.action_open)
         if isinstance(entry, FolderEntry):
             self._go(entry.path)
         elif entry is not None:
@@ -240,12 +248,12 @@ class LibraryScreen(ListScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "actions":
-            return not self.is_mounted or self._entry is not None
+            return not self.is_mounted or self._loading or self._listed.total > 0
         return True
 
     def action_actions(self) -> None:
-        """Show what can be done with the highlighted folder or file."""
-        entry = self._entry
+        """Show what can be done with the highlighted folder or file; if its row is on its way, once it is there."""
+        entry = self._entry_or_later(self.action_actions)
         if entry is not None:
             done = partial(self._do, entry)
             self.app.push_screen(ChoiceScreen(entry.path.name or str(entry.path), "", _choices(entry)), done)

@@ -28,8 +28,6 @@ from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.footer import FOOTER_CELLS, KeyFooter
-from desk_rag.tui.screens.turn.menu import TurnMenu
-from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import NO_FOLDER, nothing_to_ask
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
@@ -68,6 +66,8 @@ class ChatScreen(ConversationScreen):
         self._started: m.BackendReady | None = None
         self._problem: m.Problem | None = None
         self._status, self._status_known = Status(), False
+        self._refused: list[AnswerView] = []
+        """Questions that had no answer because of a problem before they were asked."""
         self._withdrawn: AnswerView | None = None
         """Question to withdraw once the backend has stopped."""
 
@@ -152,6 +152,7 @@ class ChatScreen(ConversationScreen):
             problem = nothing_to_ask(self._status, self._folders, self._keymap)
         while problem is not None and self._queue:
             view = self._queue.popleft().view
+            self._refused.append(view)
             view.fail(problem)
             view.end()
         if self._answering is None and self._can_answer and self._queue:
@@ -226,15 +227,15 @@ class ChatScreen(ConversationScreen):
 
     async def on_backlog_came(self, message: m.BacklogCame) -> None:
         """Ask refused questions again whose missing files were read; offer it for those that have an answer."""
+        again = []
         for view in self._views:
             if view.answer is None or not view.lacked or not message.new.isdisjoint(view.lacked):
                 continue
             if view.answer.found:
                 view.offer(f"all files are read now: {self._keymap.shown('ask_again')} asks again")
             else:
-                await view.queue_again()
-                self._queue.append(_Job(view))
-        self._next()
+                again.append(view)
+        await self._queue_again(again)
 
     # Backend and index ----------------------------------------------------------------------------------------
 
@@ -263,10 +264,18 @@ class ChatScreen(ConversationScreen):
         self._next()
 
     def try_again(self) -> None:
-        """Clear the failure, because the backend starts again."""
+        """Clear the failure, because the backend starts again, and ask again what was refused for it."""
         self._problem = None
         self.query_one(IndexStatus).notice("")
         self._welcome()
+        refused, self._refused = [view for view in self._refused if view.turn in self._turns], []
+        self.call_later(self._queue_again, refused)
+
+    async def _queue_again(self, views: Sequence[AnswerView]) -> None:
+        for view in views:
+            await view.queue_again()
+            self._queue.append(_Job(view))
+        self._next()
 
     async def on_status_came(self, message: m.StatusCame) -> None:
         self._status, self._status_known = message.status, True
@@ -361,8 +370,7 @@ class ChatScreen(ConversationScreen):
     async def action_ask_again(self) -> None:
         """Ask the selected question again, in its place."""
         if (view := self._selected) and view.over:
-            await view.queue_again()
-            self._enqueue(_Job(view))
+            await self._queue_again([view])
 
     def action_edit(self) -> None:
         """Put the selected question into the prompt."""
@@ -379,19 +387,6 @@ class ChatScreen(ConversationScreen):
         """Leave the sources tab and go back to the prompt."""
         self._show_pane("tab-chat")
         self.query_one(QuestionInput).focus()
-
-    def action_turn_menu(self) -> None:
-        """Offer what can be done with the selected turn."""
-        if view := self._selected:
-            possible = [one for one in TURN_ACTIONS if self.check_action(one.name, ())]
-            self.app.push_screen(TurnMenu(view.question, possible, self._keymap), self._chosen)
-
-    async def _chosen(self, name: str | None) -> None:
-        if name is not None:
-            await self.run_action(name)
-
-    def on_transcript_menu_wanted(self) -> None:
-        self.action_turn_menu()
 
     async def on_transcript_withdraw_wanted(self) -> None:
         await self.action_withdraw()

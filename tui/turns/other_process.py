@@ -33,14 +33,17 @@ class OtherProcess:
         self._is_given_up = True
 
     @classmethod
-    def of(cls, settings: Settings) -> OtherProcess | None:
-        """Return the process that answers questions about this data directory as this one would; None without one."""
+    def of(cls, settings: Settings, *, kept: bool = False) -> OtherProcess | None:
+        """Return the process that answers questions about this data directory as this one would; None without one.
+
+        One that was `kept` for `ask` indexes nothing, so that it answers only until this one can.
+        """
         from desk_rag.indexer.resident import keeping, values
 
         said = keeping.status(settings.data_dir) or {}
         pid = said.get("pid")
-        # A process that was kept for `ask` makes way for this one, because it indexes nothing.
-        if said.get("kept") or said.get("settings") != values.settings_key(settings) or not isinstance(pid, int):
+        is_alike = said.get("settings") == values.settings_key(settings)
+        if bool(said.get("kept")) is not kept or not is_alike or not isinstance(pid, int):
             return None
         try:
             return cls(pid, settings)

@@ -25,8 +25,12 @@ def nothing_to_ask(status: Status, folders: Sequence[Path], keymap: KeyMap) -> P
     if status.freshness is Freshness.PAUSED:
         return Problem("Nothing has been read yet, and indexing is paused.", f"{keymap.shown('pause')} goes on.")
     names = ", ".join(folder.name or str(folder) for folder in folders)
-    left_out = f" ({count(status.failed, 'file')} could not be read)" if status.failed else ""
+    if not status.failed:
+        return Problem(
+            f"{names} holds no file that desk-rag reads.",
+            f"{keymap.shown('library')} shows what is left out and why. A file that you add is read at once.",
+        )
     return Problem(
-        f"Nothing in {names} could be read{left_out}.",
+        f"Nothing in {names} could be read ({count(status.failed, 'file')} failed).",
         f"{keymap.shown('library')} says for each file why.",
     )

@@ -79,7 +79,7 @@ async def test_footer_help_menu_and_prompt_follow_the_keys(running: Run) -> None
 
 
 def test_a_wrong_key_stops_the_start_and_a_change_in_the_settings_screen(tmp_path: Path) -> None:
-    from desk_rag.tui.app import run
+    from desk_rag.tui.opening import run
 
     session = Session(Settings(data_dir=tmp_path, ui=UISettings(keys={"copy": "ctrl+m"})), (), tmp_path / "c.toml")
     with pytest.raises(ConfigError, match="terminals send it as Enter"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -13,13 +14,17 @@ from textual.pilot import Pilot
 
 from desk_rag.config import Settings
 from desk_rag.documents.status import IndexStage
+from desk_rag.errors import ModelError
 from desk_rag.model.library import machine
 from desk_rag.model.library.fit import Machine
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.management import aside
+from desk_rag.tui.management.download import Described, ModelDownload
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.panels import download
+from desk_rag.tui.panels.download import DownloadScreen
 from tests.store.made import key, kv_for
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import World
@@ -106,3 +111,57 @@ async def test_first_run(world: World, tmp_path: Path, looks: Sequence[str]) -> 
         screen._preview_came(screen._preview)  # type: ignore[attr-defined]
 
     await compare("first-run", app, act, looks)
+
+
+class Hub(ModelDownload):
+    """Offers one model, and fetches it up to where it was told to stand still or fail."""
+
+    access, problem, half_way = "", "", threading.Event()
+
+    def ask(self) -> Described:
+        facts = "3.1 GiB · licence: apache-2.0 · goes to ~/.cache/huggingface, where 212 GiB are free"
+        return Described(facts, self.access, is_here=False)
+
+    def fetch(self, report: Callable[[str, float], None], stop: Callable[[], bool]) -> None:
+        report("1.4 of 3.1 GB · 38 MB/s · 45 s left", 0.45)
+        if self.problem:
+            raise ModelError(self.problem, remedy="Delete something there; what was fetched is kept.")
+        self.half_way.wait(60)
+
+
+GATE = (
+    "Its publisher grants access: accept the licence at https://huggingface.co/acme/writer-3b, then run "
+    "`hf auth login` once in a terminal."
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "presses", "sign", "access", "problem"),
+    [
+        ("download", 0, "only the name is sent", "", ""),
+        ("download-offered", 1, "Its publisher grants access", GATE, ""),
+        ("download-fetching", 2, "45 s left", "", ""),
+        ("download-full", 2, "is full", "", "The drive of ~/.cache/huggingface is full."),
+    ],
+)
+async def test_download(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, presses: int, sign: str, access: str, problem: str,
+    looks: Sequence[str],
+) -> None:  # fmt: skip
+    hub = type("OneHub", (Hub,), {"access": access, "problem": problem, "half_way": threading.Event()})
+    monkeypatch.setattr(download, "ModelDownload", hub)
+    session = Session(world.settings, [world.folder], world.config)
+    app = DeskRagApp(ScriptedBackend(session=session), [world.folder])
+
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "watching" in screen_text(app))
+        await app.push_screen(DownloadScreen(session, "acme/writer-3b", lambda: None))
+        for press in range(presses):
+            await until(pilot, lambda n=press: ("Ask the hub", "Fetch it")[n] in screen_text(app))  # type: ignore[misc]
+            await pilot.press("enter")
+        await until(pilot, lambda: sign in " ".join(screen_text(app).split()))
+
+    try:
+        await compare(name, app, act, looks)
+    finally:
+        hub.half_way.set()

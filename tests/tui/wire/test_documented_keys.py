@@ -50,7 +50,7 @@ class Walker:
 
 def _undo(walker: Walker) -> None:
     walker.press("library")
-    walker.sees("house", "notes.md")
+    walker.sees("Type to filter", "house", "notes.md")
     walker.send("notes")
     walker.sees("1 chunk")
     walker.send("\r")
@@ -208,7 +208,7 @@ def _show(walker: Walker) -> None:
 
 def _entry_actions(walker: Walker) -> None:
     walker.press("library")
-    walker.sees("house", "notes.md")
+    walker.sees("Type to filter", "house", "notes.md")
     walker.press("entry_actions")
     walker.sees("Copy its path")
     walker.send("\x1b")

@@ -28,6 +28,7 @@ from torch import Tensor
 from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, QuestionChunkPair, build_batch
 from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter, linear_layers
 from desk_rag.answering.requirements.places import Place, bare
+from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 from desk_rag.model.embedded import threads
@@ -130,7 +131,10 @@ class SpanScorerLike(Protocol):
         ...
 
     def read(self, question: str, chunks: Sequence[str | Place]) -> list[SpanScores]:
-        """Score the spans of each chunk; of one that is given with its place, the file's name is read as well."""
+        """Score the spans of each chunk.
+
+        Of one that is given with its place, the file's name may be read as well.
+        """
         ...
 
 
@@ -163,7 +167,7 @@ class SpanScorer:
         if len(chunks) > 1:
             self.read_ahead(question, chunks[1:])
         question_ids = self._ids(question)[:LONGEST_QUESTION]
-        named = [_named(chunk) for chunk in chunks]
+        named = [_named(chunk, question) for chunk in chunks]
         if not self._on_cpu:
             self._read_batch(question, question_ids, named)
         with threads.one() if self._on_cpu else nullcontext():
@@ -189,7 +193,7 @@ class SpanScorer:
         if self._ahead is not None:
             question_ids = self._ids(question)[:LONGEST_QUESTION]
             for chunk in reversed(chunks):
-                self._ahead.submit(self._begun, question, question_ids, _named(chunk))
+                self._ahead.submit(self._begun, question, question_ids, _named(chunk, question))
 
     def close(self) -> None:
         """End the threads."""
@@ -266,12 +270,17 @@ class SpanScorer:
         return [row[own, own] for row, own in zip(on_host, inside, strict=True)]
 
 
-def _named(chunk: str | Place) -> _Named:
-    """The text with the file's name where it has no title: passages had one title or none in training."""
+def _named(chunk: str | Place, question: str) -> _Named:
+    """The text with the file's name, if it has no title or the name alone has a word of the question."""
     place = bare(chunk)
-    first_line = place.text.partition("\n")[0]
-    is_titled = place.body > 0 or place.name.casefold() in first_line.casefold()
-    return _Named(place.text, "" if is_titled else place.name)
+    is_said = place.name.casefold() in place.text.partition("\n")[0].casefold()
+    is_read = not is_said and (place.body == 0 or _says_more(place, question))
+    return _Named(place.text, place.name if is_read else "")
+
+
+def _says_more(place: Place, question: str) -> bool:
+    of_name, of_text = content_stems(place.name), content_stems(place.text)
+    return any(has_stem(stem, of_name) and not has_stem(stem, of_text) for stem in content_stems(question))
 
 
 def _reason(error: Exception) -> str:

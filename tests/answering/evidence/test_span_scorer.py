@@ -150,11 +150,22 @@ def test_a_name_gives_no_span_and_shifts_none(quick: SpanScorer) -> None:
         assert all(text[begin:end].strip() for begin, end in window.offsets)
 
 
-@pytest.mark.parametrize(("name", "body"), [("boiler room", 0), ("rules of the house", 12)])
+@pytest.mark.parametrize(("name", "body"), [("boiler room", 0), ("boiler room", 12), ("key of the house", 12)])
 def test_a_chunk_with_a_title_has_no_other_name(quick: SpanScorer, name: str, body: int) -> None:
     text = f"Boiler room\n{NOTE}"
     bare, titled = quick.read(KEY, [text, Place(text, "", body, name=name)])
     assert alike(bare, titled)
+
+
+def test_a_name_with_a_word_of_the_question_is_read_before_a_title_without_it(pointer: SpanScorer) -> None:
+    text = "Arriving\nPark at the bowling green; it costs 3 crowns a day."
+    place = Place(text, "", 9, name="quarry-walk")
+    at = text.index("the bowling green")
+    question = "Where can I park for the quarry walk?"
+    bare, named = (one.log_odds(at, at + 17) for one in pointer.read(question, [text, place]))
+    assert named > bare + 0.5
+    other = "Where can I park?"
+    assert alike(*pointer.read(other, [text, place]))
 
 
 def test_one_field_per_text_in_order(pointer: SpanScorer) -> None:

@@ -21,6 +21,10 @@ if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")):
 # Triton would keep what it compiles in the home directory.
 os.environ.setdefault("TRITON_HOME", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "triton"))
 
+# So would the embedded models' kernels; a folder for each worker, because tests of `purge --all` empty it.
+_KERNELS = f"kernels-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+os.environ["DESK_RAG_KERNELS"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / _KERNELS)
+
 # What the tests start would compile every module of desk-rag anew; the folders with the bytecode are ignored by git.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -41,7 +41,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(_python, _torch, _gpu, _quantization, _model, _memory, _adapter, _auxiliary, _rungs, _adaptation),
+        *(_python, _torch, _gpu, _kernels, _quantization, _model, _memory, _adapter, _auxiliary, _rungs, _adaptation),
         *(_keys, _exclude, _embedder, _words, _vectors),
         *(stored.data_dir, stored.kv_dir, stored.disk, stored.index, stored.chats),
         *(stored.other_files, stored.notices, stored.cache_quality, stored.time_saved, _watches),
@@ -88,6 +88,12 @@ def _gpu(settings: Settings) -> Finding:
         return Finding("gpu", verdict, f"an NVIDIA driver is installed, but {cause}", remedy)
     verdict = Verdict.FAIL if settings.model.device == "cuda" else Verdict.OK
     return Finding("gpu", verdict, "none; the model runs on the CPU", 'Take `device = "cuda"` out of the settings.')
+
+
+def _kernels(_settings: Settings) -> Finding:
+    from desk_rag.model.embedded import kernels
+
+    return Finding("kernels", Verdict.OK, kernels.state())
 
 
 def _quantization(settings: Settings) -> Finding:
@@ -196,7 +202,7 @@ def _keys(settings: Settings) -> list[Finding]:
 
 def _exclude(settings: Settings) -> list[Finding]:
     """Name patterns under `exclude` that cannot be obeyed."""
-    from desk_rag.documents.ignore_rules import OWN, compile_rules
+    from desk_rag.documents.rules.ignore_rules import OWN, compile_rules
 
     _, complaint = compile_rules(settings.index.exclude, OWN)
     remedy = "Correct them under [index] in the settings file; they are written as in .gitignore."

@@ -20,6 +20,8 @@ class SlabLayer:
     """One layer's keys and values: buffers [1, H, capacity, D], of which the first `length` slots are in use."""
 
     is_sliding = is_compileable = False
+    only_appends = True
+    """True if `update` does nothing else, so that a pass may write the slab itself and then set the length."""
     hidden = 0
     """Tokens that count as if they were in the slab (see `lazy.cache`)."""
 

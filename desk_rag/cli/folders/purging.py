@@ -191,8 +191,10 @@ def _purge_folder(settings: Settings, path: Path, rule: str, *, check: bool) -> 
 
 
 def _purge_all(settings: Settings, settings_file: Path, *, ends: bool, as_json: bool) -> int:
+    from desk_rag.model.embedded import kernels
     from desk_rag.store import ownership
 
+    kernels.remove()
     if not ownership.is_store(settings.data_dir):
         return _purge_chats(settings, as_json=as_json)
     cleared, away = when_unlocked(settings, lambda: _delete_all(settings.data_dir), ends=ends)

@@ -98,6 +98,8 @@ class Lesson:
 class _ContextLayer(SlabLayer):
     """Fixed keys and values of a context, to which tokens are appended out of place, for gradients."""
 
+    only_appends = False
+
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__(keys, values)
         self.set_length(keys.shape[2])

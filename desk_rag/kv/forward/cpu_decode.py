@@ -111,7 +111,9 @@ class DecodeStep:
 
     @classmethod
     def of(cls, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> DecodeStep | None:
-        """Create a decode step; None for unsupported model families, devices or dtypes."""
+        """Create a decode step; None for unsupported model families, devices or dtypes, and for compiled layers."""
+        if getattr(model.module.model, "compiled", None) is not None:
+            return None
         plain = model.device.type == "cpu" and cache.layers[0].key_slab.dtype is torch.float32
         if not plain or model.spec.dtype is not torch.float32 or not supports(model):
             return None

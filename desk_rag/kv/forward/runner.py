@@ -211,10 +211,11 @@ class ModelRunner:
     def prepare(self, probe_ids: Sequence[int]) -> None:
         """Record graphs for usual token counts and compare the fused pass with transformers' on `probe_ids`.
 
-        A pass that fails or differs is not used: slower, never wrong. On a CPU the decode step is checked instead, on
-        the first id.
+        A pass that fails or differs is not used: slower, never wrong. On a CPU compiled layers are checked instead, or
+        the decode step on the first id.
         """
         if self.fused is None:
+            self._check_compiled(probe_ids)
             self._check_step(probe_ids[:1])
             return
         try:
@@ -229,6 +230,21 @@ class ModelRunner:
         elif not deviation < _MAX_DEVIATION:
             _log.warning("The fused pass differs from the reference by %.2g; transformers' pass is used", deviation)
             self.fused = None
+
+    def _check_compiled(self, probe_ids: Sequence[int]) -> None:
+        """Compare the embedded reader's compiled layers with its own modules."""
+        decoder = self._model.module.model
+        compiled = getattr(decoder, "compiled", None)
+        if compiled is None:
+            return
+        actual = self._probe(ModelPass(self._model, self.cache), probe_ids)
+        decoder.compiled = None
+        deviation = _difference(self._probe(ModelPass(self._model, self.cache), probe_ids), actual)
+        if deviation < _MAX_STEP_DEVIATION:
+            decoder.compiled = compiled
+            return
+        _log.warning("The compiled layers differ from the reference by %.2g; torch's operations are used", deviation)
+        self.step = DecodeStep.of(self._model, self.cache, self.slots.tables)
 
     def _check_step(self, probe_ids: Sequence[int]) -> None:
         if self.step is None:
@@ -245,13 +261,13 @@ class ModelRunner:
 
     def _deviation(self, other: Pass, probe_ids: Sequence[int]) -> float:
         """RMS difference of logits from transformers' pass behind the prefix, in their standard deviations."""
-        start = self._prefix.num_tokens
-        logits = []
-        for run in (ModelPass(self._model, self.cache), other):
-            self.lay_prefix()
-            self.cache.set_length(start)
-            logits.append(run.forward(probe_ids, start).float().clone())
-        return float((logits[0] - logits[1]).square().mean().sqrt() / logits[0].std())
+        return _difference(self._probe(ModelPass(self._model, self.cache), probe_ids), self._probe(other, probe_ids))
+
+    def _probe(self, run: Pass, probe_ids: Sequence[int]) -> torch.Tensor:
+        """Logits [vocab] of a pass behind the prefix."""
+        self.lay_prefix()
+        self.cache.set_length(self._prefix.num_tokens)
+        return run.forward(probe_ids, self._prefix.num_tokens).float().clone()
 
     # Full prefill -------------------------------------------------------------------------------------------------
 
@@ -276,3 +292,8 @@ class ModelRunner:
         if size not in self._fastest:
             self._fastest[size] = full_prefill.fastest_of(implementations)
         return implementations[self._fastest[size]]
+
+
+def _difference(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    """RMS difference of logits in standard deviations of `expected`."""
+    return float((expected - actual).square().mean().sqrt() / expected.std())

@@ -29,6 +29,8 @@ from desk_rag.model.language_model import LanguageModel
 class LazyLayer(SlabLayer):
     """A slab that holds prefix and suffix only, and counts the chunks between them as if they were in it."""
 
+    only_appends = False
+
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, hidden: int, run: Attend) -> None:
         self.hidden, self._run = hidden, run
         super().__init__(keys, values)

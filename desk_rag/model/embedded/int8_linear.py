@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from desk_rag.model.embedded import compiled_linear, kernels
 from desk_rag.model.packed_linear import replace_linears
 
 _FINE = 254.0
@@ -97,18 +98,21 @@ def coded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def place_int8(module: torch.nn.Module, tensors: MutableMapping[str, torch.Tensor], scale: str) -> int:
     """Replace every `torch.nn.Linear` whose matrix NAME.weight and NAME.weight`scale` are there; returns how many.
 
-    What has been placed is taken out of `tensors`, so that memory holds it once.
+    The compiled kernels multiply where they can, which is on one thread, as suits a small model. What has been placed
+    is taken out of `tensors`, so that memory holds it once.
     """
+    library = kernels.library()
 
-    def pack(linears: Sequence[tuple[str, torch.nn.Linear]]) -> Int8Linear | None:
+    def pack(linears: Sequence[tuple[str, torch.nn.Linear]]) -> torch.nn.Module | None:
         names = [f"{name}.weight" for name, _ in linears]
         if not all(f"{name}{scale}" in tensors for name in names):
             return None
         biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
-        return Int8Linear(
-            torch.cat([tensors.pop(name) for name in names]),
-            torch.cat([tensors.pop(f"{name}{scale}").flatten() for name in names]),
-            torch.cat(biases).float() if biases else None,
-        )
+        codes = torch.cat([tensors.pop(name) for name in names])
+        scales = torch.cat([tensors.pop(f"{name}{scale}").flatten() for name in names])
+        bias = torch.cat(biases).float() if biases else None
+        if library is not None and compiled_linear.serves(codes):
+            return compiled_linear.CompiledLinear(library, codes, scales, bias)
+        return Int8Linear(codes, scales, bias)
 
     return replace_linears(module, pack)

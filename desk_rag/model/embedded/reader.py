@@ -21,6 +21,7 @@ from desk_rag.model import sdpa
 from desk_rag.model.checkpoint import row_int8
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.embedded.bert import unfilled_embedding
+from desk_rag.model.embedded.compiled_layers import CompiledLayers
 from desk_rag.model.layers.attention_layout import AttentionLayout, KeyTap
 from desk_rag.model.layers.rotary import TableName
 from desk_rag.model.support import Support
@@ -191,6 +192,8 @@ class _Decoder(nn.Module):
         self.layers = nn.ModuleList(_Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = _RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary_emb = _Rotary(config)
+        self.compiled: CompiledLayers | None = None
+        """Runs the layers wherever it serves a pass."""
 
     def forward(
         self,
@@ -205,6 +208,9 @@ class _Decoder(nn.Module):
         """Return an object with `last_hidden_state`; `options` are passed to the attention function."""
         assert use_cache, "a pass without a cache is not needed here"
         x = self.embed_tokens(input_ids)
+        if self.compiled is not None and self.compiled.serve(x, past_key_values, attention_mask, options):
+            x = self.compiled.run(x, past_key_values, self.rotary_emb(x, position_ids))
+            return SimpleNamespace(last_hidden_state=self.norm(x))
         if attention_mask is None:
             keys, _ = past_key_values.get_mask_sizes(x.shape[1], 0)
             attention_mask = sdpa.causal_mask(x.shape[1], keys, x.dtype, x.device)
@@ -257,6 +263,7 @@ def load_reader(directory: Path, weights: Path) -> ReaderModule:
     module.load_state_dict(row_int8.dequantized(own), assign=True)
     if type(module.lm_head) is nn.Linear:
         module.lm_head.weight = module.model.embed_tokens.weight
+    module.model.compiled = CompiledLayers.of(module.model)
     return module
 
 

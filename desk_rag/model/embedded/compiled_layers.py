@@ -1,0 +1,158 @@
+"""Run the reader's layers over a slab cache with the compiled kernels: a layer, or all of them, is one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from desk_rag.model import sdpa
+from desk_rag.model.embedded import kernels
+from desk_rag.model.embedded.compiled_linear import CompiledLinear
+from desk_rag.model.packed_linear import PackedPart
+
+_HEAD = 64
+"""The only width of a head."""
+_MOST_INNER, _MOST_WIDTH = 1536, 1024
+_KEPT = 1 << 20
+"""Numbers of work space that are kept between passes."""
+
+
+class _Layer(ctypes.Structure):
+    """`Layer` in kernels.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("before_attention", "query_norm", "key_norm", "before_mlp")),
+        *((name, kernels.Matrix) for name in ("inward", "outward", "widen", "narrow")),
+    )
+
+
+class _Slab(ctypes.Structure):
+    """`Slab` in kernels.c."""
+
+    _fields_ = (("keys", ctypes.c_void_p), ("values", ctypes.c_void_p), ("capacity", ctypes.c_int64))
+
+
+class _Shape(ctypes.Structure):
+    """`Shape` in kernels.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("width", "heads", "kv_heads", "inner")),
+        ("eps", ctypes.c_float),
+    )
+
+
+class CompiledLayers:
+    """The layers of one decoder. Safe to use from several threads, each with a cache of its own."""
+
+    def __init__(self, library: ctypes.CDLL, decoder: Any) -> None:
+        """Use `of`, which checks that the decoder is served."""
+        config = decoder.config
+        self._library, self._config, self._modules = library, config, list(decoder.layers)
+        self._shape = _Shape(
+            config.hidden_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.intermediate_size,
+            config.rms_norm_eps,
+        )
+        self._kept: list[torch.Tensor] = []
+        """Norms; their addresses are in `_layers`."""
+        self._layers = (_Layer * len(self._modules))(*map(self._layer, self._modules))
+        self._inner = [part for layer in self._modules for part in layer.modules() if part is not layer]
+        self._key_norms = [layer.self_attn.k_norm for layer in self._modules]
+        self._work: list[torch.Tensor] = []
+
+    @classmethod
+    def of(cls, decoder: Any) -> CompiledLayers | None:
+        """The layers of a decoder whose matrices are compiled; None for others."""
+        library, config = kernels.library(), decoder.config
+        parts = [part for layer in decoder.layers for part in _matrices(layer)]
+        if library is None or not all(isinstance(part, CompiledLinear) for part in parts):
+            return None
+        fits = config.hidden_size <= _MOST_WIDTH and config.intermediate_size <= _MOST_INNER
+        return cls(library, decoder) if fits and config.head_dim == _HEAD else None
+
+    def serve(self, x: torch.Tensor, cache: Any, mask: torch.Tensor | None, options: dict[str, Any]) -> bool:
+        """True if the pass is a plain one: a causal one over whole slabs in fp32 that nobody looks into."""
+        if mask is not None or options:
+            return False
+        if x.shape[0] != 1 or x.requires_grad or self._config._attn_implementation != sdpa.NAME:
+            return False
+        if not all(getattr(layer, "only_appends", False) and _is_plain(layer.key_slab) for layer in cache.layers):
+            return False
+        if any(layer._forward_hooks for layer in self._modules):
+            return False
+        looked_into = [part for part in self._inner if part._forward_hooks or part._forward_pre_hooks]
+        return not looked_into or all(part in self._key_norms and not part._forward_pre_hooks for part in looked_into)
+
+    def run(self, x: torch.Tensor, cache: Any, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Append the tokens x [1, N, E] to the cache; the last layer's output, in the memory of x.
+
+        Hooks in front of layers are called, as those behind key norms are, with the keys before RoPE.
+        """
+        cosines, sines = (part[0].contiguous() for part in rotation)
+        slabs = _slabs(cache)
+        rows, start = x.shape[1], cache.layers[0].length
+        assert start + rows <= slabs[0].capacity, "slab too small: the engine plans its capacity"
+        with self._work_for(rows) as work:
+
+            def run_layers(first: int, count: int, bare: torch.Tensor | None) -> None:
+                self._library.run_layers(
+                    ctypes.addressof(self._layers[first]), ctypes.addressof(slabs[first]), count,
+                    ctypes.addressof(self._shape), x.data_ptr(), rows, start, cosines.data_ptr(), sines.data_ptr(),
+                    None if bare is None else bare.data_ptr(), work.data_ptr(),
+                )  # fmt: skip
+
+            waits = any(layer._forward_pre_hooks for layer in self._modules)
+            if waits or any(norm._forward_hooks for norm in self._key_norms):
+                self._run_one_by_one(run_layers, x)
+            else:
+                run_layers(0, len(self._modules), None)
+        for slab in cache.layers:
+            slab.set_length(start + rows)
+        return x
+
+    def _run_one_by_one(self, run_layers: Callable[[int, int, torch.Tensor | None], None], x: torch.Tensor) -> None:
+        for index, (module, norm) in enumerate(zip(self._modules, self._key_norms, strict=True)):
+            for before in tuple(module._forward_pre_hooks.values()):
+                before(module, (x,))
+            bare = torch.empty(1, x.shape[1], self._shape.kv_heads, _HEAD) if norm._forward_hooks else None
+            run_layers(index, 1, bare)
+            for behind in tuple(norm._forward_hooks.values()):
+                behind(norm, (), bare)
+
+    @contextmanager
+    def _work_for(self, rows: int) -> Iterator[torch.Tensor]:
+        """Work space for a pass over so many tokens; that of short passes is kept, because new memory is slow."""
+        work = self._work.pop() if self._work else torch.empty(0)
+        needed = self._library.work_size(ctypes.addressof(self._shape), rows)
+        yield work if work.numel() >= needed else (work := torch.empty(needed))
+        if work.numel() <= _KEPT:
+            self._work.append(work)
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention = layer.self_attn
+        norms = [layer.input_layernorm, attention.q_norm, attention.k_norm, layer.post_attention_layernorm]
+        weights = [norm.weight.detach().contiguous() for norm in norms]
+        self._kept += weights
+        return _Layer(*(weight.data_ptr() for weight in weights), *(part.matrix for part in _matrices(layer)))
+
+
+def _slabs(cache: Any) -> Any:
+    slabs = [(layer.key_slab, layer.value_slab) for layer in cache.layers]
+    return (_Slab * len(slabs))(*(_Slab(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in slabs))
+
+
+def _matrices(layer: Any) -> list[Any]:
+    """Matrices of a layer, those of one input as one."""
+    attention, mlp = layer.self_attn, layer.mlp
+    parts = [attention.q_proj, attention.o_proj, mlp.gate_proj, mlp.down_proj]
+    return [part.beside.whole if isinstance(part, PackedPart) else part for part in parts]
+
+
+def _is_plain(slab: torch.Tensor) -> bool:
+    return slab.dtype is torch.float32 and slab.device.type == "cpu" and slab.shape[0] == 1 and slab.is_contiguous()

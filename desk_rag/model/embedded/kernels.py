@@ -1,0 +1,163 @@
+"""Compile the embedded models' passes for this CPU, once per machine, and call them.
+
+torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c` is a whole layer in
+one call. The machine's own C compiler makes it when a model is first loaded, in two seconds; without one, or on another
+kind of CPU, torch computes everything as before. DESK_RAG_KERNELS names another directory for what is compiled; if it
+is empty, nothing is compiled or loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+_SOURCE = Path(__file__).with_name("kernels.c")
+_REQUIRED = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
+_TILES = ("amx_tile", "amx_int8")
+"""Capabilities by torch's names."""
+_OPTIONS = ("-O3", "-shared", "-fPIC", "-std=gnu11", "-Wno-psabi", "-mprefer-vector-width=512")
+_SECONDS = 120
+"""Until the compiler is given up."""
+_FILES = "kernels-*.so"
+_VARIABLE = "DESK_RAG_KERNELS"
+_log = logging.getLogger(__name__)
+
+
+class Matrix(ctypes.Structure):
+    """`Matrix` in kernels.c."""
+
+    _fields_ = (
+        ("codes", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+    )
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels; None where they cannot be had."""
+    folder = _folder()
+    return None if folder is None else _loaded(folder)
+
+
+def state() -> str:
+    """Return in words if the kernels are used here; nothing is compiled for it."""
+    folder = _folder()
+    if folder is None:
+        return f"switched off, {_VARIABLE} is empty"
+    wanted = _feature_sets()
+    if not wanted:
+        return "not for this computer: they need Linux and a CPU with AVX-512 and VNNI"
+    if any((folder / _name(features)).exists() for features in wanted):
+        return "compiled for this CPU"
+    return "no C compiler, so answers take longer" if compiler() is None else "compiled when a model is first loaded"
+
+
+def remove() -> None:
+    """Delete what was compiled."""
+    folder = _folder()
+    for file in () if folder is None else folder.glob(_FILES):
+        with suppress(OSError):
+            file.unlink()
+
+
+def compiler() -> str | None:
+    """Path of a C compiler."""
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    return next(filter(None, map(shutil.which, filter(None, names))), None)
+
+
+def _folder() -> Path | None:
+    """Directory of compiled kernels; None to use none."""
+    named = os.environ.get(_VARIABLE)
+    if named is None:
+        return Path(platformdirs.user_cache_dir("desk-rag-kernels"))
+    return Path(named) if named else None
+
+
+@cache
+def _feature_sets() -> tuple[tuple[str, ...], ...]:
+    """Features of this CPU that the kernels can be compiled for, best first; none if it is not served."""
+    import torch
+
+    features = torch.cpu.get_capabilities() if sys.platform == "linux" else {}
+    sets = (*_REQUIRED, *_TILES), _REQUIRED
+    return tuple(names for names in sets if all(features.get(name) for name in names))
+
+
+@cache
+def _loaded(folder: Path) -> ctypes.CDLL | None:
+    for features in _feature_sets():
+        try:
+            return _checked(ctypes.CDLL(str(_compiled(folder, features))))
+        except (OSError, subprocess.SubprocessError, AttributeError) as error:
+            _log.info("Kernels with %s cannot be used: %s", features[-1], error)
+    return None
+
+
+def _options(features: Sequence[str]) -> list[str]:
+    return [*_OPTIONS, *(f"-m{_flag(name)}" for name in features)]
+
+
+def _name(features: Sequence[str]) -> str:
+    """Name of the file of kernels for a CPU with these features."""
+    key = hashlib.sha256(_SOURCE.read_bytes() + repr(_options(features)).encode()).hexdigest()
+    return _FILES.replace("*", key[:16])
+
+
+def _compiled(folder: Path, features: Sequence[str]) -> Path:
+    """The file of kernels for a CPU with these features, compiled now if it is not there.
+
+    Raises OSError or SubprocessError.
+    """
+    file = folder / _name(features)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat()
+    if owner.st_uid != os.getuid() or owner.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"{folder} can be written to by others")
+    if file.exists():
+        return file
+    program = compiler()
+    if program is None:
+        raise OSError("there is no C compiler")
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as beside:
+        command = [program, *_options(features), str(_SOURCE), "-o", str(Path(beside, file.name))]
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+        Path(beside, file.name).replace(file)
+    return file
+
+
+def _flag(capability: str) -> str:
+    """The compiler's name of a capability."""
+    return {"fma3": "fma"}.get(capability, capability.replace("avx512_", "avx512").replace("_", "-"))
+
+
+def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
+    """Declare the functions, and ask the system for what they use. Raises OSError."""
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    kernels.work_size.restype = number
+    kernels.work_size.argtypes = [address, number]
+    kernels.run_layers.restype = kernels.multiply.restype = kernels.pack.restype = None
+    kernels.run_layers.argtypes = [
+        *(address, address, number, address, address),
+        *(number, number, address, address, address, address),
+    ]
+    kernels.multiply.argtypes = [address, address, number, address]
+    kernels.pack.argtypes = [address, number, number, address]
+    if kernels.prepare() != 0:
+        raise OSError("the system does not give AMX to this process")
+    return kernels

@@ -1,0 +1,226 @@
+"""The compiled kernels compute what torch computes, and everything goes on without them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from desk_rag.config import ModelSettings
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward.runner import ModelRunner
+from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.rope import build_tables
+from desk_rag.model.embedded import kernels
+from desk_rag.model.embedded.compiled_layers import CompiledLayers
+from desk_rag.model.embedded.compiled_linear import CompiledLinear
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
+
+needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="no kernels for this CPU, or no C compiler")
+ROWS = (1, 2, 3, 4, 16, 17, 31, 33, 130)
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """Have kernels looked for again, in this test and behind it."""
+    kernels._loaded.cache_clear()
+    yield
+    kernels._loaded.cache_clear()
+
+
+@pytest.fixture(params=["best", "without AMX"])
+def linear(
+    request: pytest.FixtureRequest, tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch
+) -> CompiledLinear:
+    """A matrix [80, 192] with a bias."""
+    if request.param == "without AMX":
+        monkeypatch.setattr(kernels, "_feature_sets", lambda: (kernels._REQUIRED,))
+        monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
+    library = kernels.library()
+    assert library is not None
+    torch.manual_seed(2)
+    codes = torch.randint(-127, 128, (80, 192), dtype=torch.int8)
+    return CompiledLinear(library, codes, torch.rand(80).half() / 100, torch.randn(80))
+
+
+@needs_kernels
+def test_products_are_those_of_the_weights_and_a_rows_is_the_same_among_others(linear: CompiledLinear) -> None:
+    weight, bias = linear.weight.double(), linear.bias
+    assert bias is not None
+    for count in ROWS:
+        x = torch.randn(count, 192) * torch.logspace(-3, 3, count)[:, None]
+        product = linear(x[None])[0]
+        error = (product - torch.nn.functional.linear(x.double(), weight, bias.double())).abs()
+        largest = x.abs().amax(-1, keepdim=True) * weight.abs().sum(1) + bias.abs()
+        assert (error / largest).max() < 2**-15
+        assert all(torch.equal(linear(row[None])[0], its_own) for row, its_own in zip(x, product, strict=True))
+    assert torch.equal(linear(torch.zeros(3, 192)), bias.expand(3, 80))
+
+
+def test_codes_at_their_ends_do_not_overflow() -> None:
+    library = kernels.library()
+    if library is None:
+        pytest.skip("no kernels")
+    codes = torch.full((16, 1536), -127, dtype=torch.int8)
+    codes[8:] = 127
+    linear = CompiledLinear(library, codes, torch.ones(16))
+    for rows in (1, 5):
+        x = torch.full((rows, 1536), -1.0)
+        torch.testing.assert_close(linear(x), x @ codes.float().mT, rtol=1e-5, atol=1e-2)
+
+
+def passes(model: LanguageModel) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Logits behind every token of a prompt that is read in parts, and the slabs."""
+    ids, cache = torch.arange(300) * 37 % 9000 + 20, SlabCache(model, 310)
+    parts = ((0, 131), (131, 156), (156, 157), (157, 160), (160, 299), (299, 300))
+    logits = torch.cat([model.forward_all(ids[begin:end], cache, begin) for begin, end in parts])
+    return logits, [layer.key_slab[:, :, :300] for layer in cache.layers] + [
+        layer.value_slab[:, :, :300] for layer in cache.layers
+    ]
+
+
+@needs_kernels
+def test_layers_compute_what_the_modules_compute(reader: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = reader.module.model
+    assert isinstance(decoder.compiled, CompiledLayers)
+    logits, slabs = passes(reader)
+    monkeypatch.setattr(decoder, "compiled", None)
+    expected, plain = passes(reader)
+    assert not torch.equal(logits, expected), "both went the same way"
+    assert float((logits - expected).abs().max() / expected.std()) < 5e-3
+    for ours, theirs in zip(slabs, plain, strict=True):
+        assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-3
+
+
+@needs_kernels
+def test_a_token_is_the_same_alone_and_among_others(reader: LanguageModel) -> None:
+    ids = torch.arange(70) * 31 % 9000 + 20
+    cache = SlabCache(reader, 80)
+    whole = reader.forward_all(ids, cache, 0)
+    cache.set_length(0)
+    alone = [reader.forward_all(ids[place : place + 1], cache, place)[0] for place in range(70)]
+    torch.testing.assert_close(torch.stack(alone), whole, rtol=1e-4, atol=2e-3)
+
+
+@needs_kernels
+def test_a_chunks_keys_are_taken_before_their_rotation(reader: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix, ids = prefill_prefix(reader), [place * 13 % 8000 + 50 for place in range(60)]
+    chunk = prefill_chunk(reader, prefix, ids)
+    monkeypatch.setattr(reader.module.model, "compiled", None)
+    plain = prefill_chunk(reader, prefix, ids)
+    assert not torch.equal(chunk.keys, plain.keys), "both went the same way"
+    for ours, theirs in ((chunk.keys, plain.keys), (chunk.values, plain.values)):
+        assert ours.shape == theirs.shape
+        assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-3
+
+
+@needs_kernels
+def test_the_pass_waits_in_front_of_every_layer(reader: LanguageModel) -> None:
+    """As a question's pass waits for chunks: what is written then is what the layer reads."""
+    ids, cache = torch.arange(20, 45), SlabCache(reader, 60)
+    context = torch.randn(2, 10, 2, 30, 64)
+
+    def run(fill_early: bool) -> torch.Tensor:
+        for layer in cache.layers:
+            layer.key_slab.fill_(9.0)
+        handles = []
+        for index, module in enumerate(reader.decoder_layers):
+
+            def fill(*_: object, index: int = index) -> None:
+                for slots, states in zip(cache.write(index, 0, 30), context, strict=True):
+                    slots.copy_(states[index])
+
+            if fill_early:
+                fill()
+            else:
+                handles.append(module.register_forward_pre_hook(fill))
+        cache.set_length(30)
+        logits = reader.forward(ids, cache, 30, logits=True)
+        for handle in handles:
+            handle.remove()
+        assert logits is not None
+        return logits.clone()
+
+    assert torch.equal(run(fill_early=True), run(fill_early=False))
+
+
+@needs_kernels
+def test_whoever_looks_into_a_layer_gets_torchs_operations(reader: LanguageModel) -> None:
+    calls: list[int] = []
+    handle = reader.module.model.layers[3].mlp.register_forward_hook(lambda *_: calls.append(1))
+    reader.forward(torch.arange(20, 30), SlabCache(reader, 10), 0, logits=True)
+    handle.remove()
+    assert calls == [1]
+
+
+@needs_kernels
+def test_layers_that_say_something_else_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load_model(ModelSettings(device="cpu"))
+    slab = ModelRunner(model, prefill_prefix(model), build_tables(model, 60), 60)
+    slab.prepare([30, 31, 32])
+    assert model.module.model.compiled is not None and slab.step is None
+    with monkeypatch.context() as patch:
+        patch.setattr(CompiledLayers, "run", lambda _self, x, cache, _: (cache.set_length(19), x)[1])
+        slab.prepare([30, 31, 32])
+    assert model.module.model.compiled is None and slab.step is not None
+    assert "compiled layers differ" in caplog.text
+
+
+@needs_kernels
+def test_it_is_compiled_once(tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
+    assert kernels.state() == "compiled when a model is first loaded"
+    assert kernels.library() is not None
+    assert kernels.state() == "compiled for this CPU"
+    assert [file.name.startswith("kernels-") for file in tmp_path.iterdir()] == [True]
+    kernels._loaded.cache_clear()
+    monkeypatch.setattr(subprocess, "run", None)
+    assert kernels.library() is not None
+    kernels.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", ["switched off", "no compiler", "a compiler that fails", "a folder of others"])
+def test_without_kernels_the_reader_loads_and_reads_as_before(
+    case: str, reader: LanguageModel, tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESK_RAG_KERNELS", "" if case == "switched off" else str(tmp_path))
+    if case == "no compiler":
+        monkeypatch.setattr(kernels, "compiler", lambda: None)
+    elif case == "a compiler that fails":
+        monkeypatch.setenv("CC", shutil.which("false") or "false")
+    elif case == "a folder of others":
+        tmp_path.chmod(0o777)
+    assert kernels.library() is None
+    assert [file for file in tmp_path.iterdir()] == []
+    model = load_model(ModelSettings(device="cpu"))
+    assert not any(isinstance(module, CompiledLinear) for module in model.module.modules())
+    assert model.spec == reader.spec
+    assert float((passes(model)[0] - passes(reader)[0]).abs().max() / passes(reader)[0].std()) < 0.05
+
+
+@needs_kernels
+def test_torchs_own_tiles_work_on_behind_them(reader: LanguageModel) -> None:
+    """Both configure the AMX tiles of a thread, and torch believes that its configuration lasts."""
+    left, right = torch.randn(64, 64).bfloat16(), torch.randn(64, 64).bfloat16()
+    expected = left @ right
+    for _ in range(3):
+        passes(reader)
+        assert torch.equal(left @ right, expected)
+
+
+def test_doctor_says_whether_they_are_used(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "desk_rag", "doctor", "--data-dir", str(tmp_path)],
+        env={**os.environ, "DESK_RAG_KERNELS": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "switched off" in next(line for line in done.stdout.splitlines() if " kernels " in line)

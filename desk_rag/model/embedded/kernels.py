@@ -24,7 +24,7 @@ from pathlib import Path
 
 import platformdirs
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "bert_kernels.c"))
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "bert_kernels.c", "place_kernels.c"))
 _HEADER = Path(__file__).with_name("vectors.h")
 _REQUIRED = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
 _TILES = ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16")
@@ -161,6 +161,12 @@ def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
     ]
     kernels.multiply.argtypes = [address, address, number, address]
     kernels.pack.argtypes = [address, number, number, address]
+    kernels.place_chunk.restype = None
+    kernels.place_chunk.argtypes = [
+        *(address, address, address, address, address),
+        *(number, number, number, number, number),
+        *(address, address, address, address, number),
+    ]
     if hasattr(kernels, "run_bert"):  # with AMX
         kernels.run_bert.restype = kernels.pack_half.restype = None
         kernels.run_bert.argtypes = [address, number, number, number, ctypes.c_float, address, number, address]

@@ -64,9 +64,18 @@ def clean_name(name: str) -> str:
 
 
 def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:
-    """`path` as a person would write it: relative to one of `bases` or to the current folder, else with '~'."""
-    for base in (*bases, Path.cwd()):
+    """`path` as a person would write it: relative to one of `bases` or to the current folder, else with '~'.
+
+    In the home folder, and above it, paths begin with '~' too, so that they read as everywhere else.
+    """
+    here = Path.cwd()
+    for base in (*bases, *(() if Path.home().is_relative_to(here) else (here,))):
         if path.is_relative_to(base) and path != base:
             return clean_name(str(path.relative_to(base)))
+    return home_path(path)
+
+
+def home_path(path: Path) -> str:
+    """Return `path` with '~' for the home folder."""
     home = Path.home()
     return clean_name(str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path))

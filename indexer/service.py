@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.config import GIB, IndexSettings, Settings
-from desk_rag.documents.ignore_rules import pattern_of
+from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob, look, settle_wait

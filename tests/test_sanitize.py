@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desk_rag.sanitize import clean
+from desk_rag.sanitize import clean, home_path, shown_path
 
 ESC, BEL, ST, C1_ST = "\x1b", "\x07", "\x1b\\", "\x9c"
 
@@ -106,3 +107,16 @@ def test_nothing_dangerous_is_ever_left_and_cleaning_twice_changes_nothing(text:
 @given(st.lists(_PARTS, max_size=12).map("".join), st.integers(0, 12))
 def test_text_that_arrives_in_two_pieces_is_as_safe(text: str, cut: int) -> None:
     assert not _DANGEROUS.search(clean(text[:cut]) + clean(text[cut:]))
+
+
+def test_paths_read_the_same_in_the_home_folder_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings_file, project = tmp_path / ".config" / "desk-rag" / "config.toml", tmp_path / "project"
+    project.mkdir()
+    for here in (tmp_path, tmp_path.parent, Path("/")):
+        monkeypatch.chdir(here)
+        assert shown_path(settings_file) == "~/.config/desk-rag/config.toml"
+    monkeypatch.chdir(project)
+    assert shown_path(settings_file) == "~/.config/desk-rag/config.toml" and shown_path(project / "a.md") == "a.md"
+    assert shown_path(settings_file, [tmp_path / ".config"]) == "desk-rag/config.toml"
+    assert home_path(tmp_path / "new\nline.txt") == "~/new⟨U+000A⟩line.txt"

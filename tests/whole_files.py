@@ -16,7 +16,7 @@ class WholeFiles(KVConnector):
     """Reads whole files; shares no code of loading with the product."""
 
     def __init__(self, store: Store, target: CacheTarget) -> None:
-        self._store, self._target = store, target
+        self._store, self._target, self.rates = store, target, None
 
     def start_load(self, candidates: Candidates) -> WholeFilesHandle:
         return WholeFilesHandle(self._store, self._target)

@@ -16,7 +16,7 @@ from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
-from desk_rag.errors import ModelError
+from desk_rag.errors import Cancelled, ModelError
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.protocol import NoResident, has_unix_sockets
 from desk_rag.ingest.events import IndexEvent
@@ -74,6 +74,7 @@ class LiveBackend:
         return started
 
     def _start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        from desk_rag.indexer.resident.attending import EndedAtStart
         from desk_rag.tui.turns.other_process import OtherProcess
 
         has_ended, own = self.has_ended(), self._own
@@ -88,8 +89,17 @@ class LiveBackend:
             title = _EMBEDDED if name == "embedded" else Path(name).name
             return Started(title, f"process {self._other.pid}", markdown=name != "embedded")
         self._other = None
-        self._own = self._new_engine()
-        return self._own.start(report, listen)
+        try:
+            return self._begin_engine(report, listen)
+        except EndedAtStart:
+            report("starting again")
+            return self._begin_engine(report, listen)
+
+    def _begin_engine(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        engine = self._own = self._new_engine()
+        if self._stopping.is_set():  # `stop` may not have seen it
+            raise Cancelled("The start was stopped.")
+        return engine.start(report, listen)
 
     def _new_engine(self) -> Attended | AttendedProcess:
         from desk_rag.indexer.resident.attended import Attended

@@ -13,10 +13,11 @@ from textual.app import App, SuspendNotSupported
 
 from desk_rag.documents.chunking import Chunk
 from desk_rag.errors import DeskRagError
+from desk_rag.sanitize import home_path
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend
 from desk_rag.tui.opener import Opening, check_installed, opening
-from desk_rag.tui.wording import home_path, place, safe
+from desk_rag.tui.wording import place, safe
 
 _LOG = logging.getLogger(__name__)
 

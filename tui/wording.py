@@ -55,12 +55,6 @@ def other_model(key: str) -> str:
     return f"{key} shows the models on this computer; the one you choose there starts at once."
 
 
-def home_path(path: Path) -> str:
-    """Return `path` as a person would type it, with '~' for the home folder."""
-    home = Path.home()
-    return clean(str(Path("~") / path.relative_to(home) if path.is_relative_to(home) else path), single_line=True)
-
-
 def fit_path(text: str, width: int) -> Content:
     """Return a path in exactly `width` cells; leading folders go first, because the name says most."""
     content = Content(text)

@@ -47,6 +47,12 @@ class Context:
     chunks: tuple[ContextChunk, ...]
     """The same in the order in which they stand in the cache, see `place_of`."""
 
+    @property
+    def warm_keys_and_lengths(self) -> tuple[list[KVKey], list[int]]:
+        """Keys of the chunks whose KV is on disk, and the tokens of all chunks."""
+        warm = [chunk.key for chunk in self.chunks if chunk.source.warm]
+        return warm, [len(chunk.token_ids) for chunk in self.chunks]
+
     def as_read(self, prefilled: Collection[ChunkId]) -> Context:
         """Return it with its sources as they were read: warm if loaded, cold if prefilled live."""
         sources = tuple(replace(source, warm=source.chunk_id not in prefilled) for source in self.sources)

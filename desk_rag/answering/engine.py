@@ -272,18 +272,18 @@ class AnswerEngine:
     ) -> tuple[Context, KVLoadHandle | None]:
         """Settle what the answer reads, and start loading it; no load for full prefill.
 
-        Loading starts with the keys in the catalog, while the token ids that decide are still being computed. With
-        several prefix variants it starts after that, because the choice among them depends on the number of chunks.
+        Loading starts with the keys in the catalog, while the token ids that decide are still being computed; later
+        where the number of chunks decides among prefix variants, or the length between loading and full prefill.
         """
-        cached, early = mode is AnswerMode.CACHED, self.serving.prefix_variants.is_plain
+        cached, connector = mode is AnswerMode.CACHED, self._connector
+        early = self.serving.prefix_variants.is_plain and not connector.prefers_full([1] * len(chunks))
         load = None
         if cached and early:
-            load = loads.enter_context(closing(self._connector.start_load(partial(self._kv_of, chunks))))
+            load = loads.enter_context(closing(connector.start_load(partial(self._kv_of, chunks))))
         context = answer_context.build(chunks, self.serving, self.store, self.context_tokens)
         if cached and not early:
-            warm_keys = [chunk.key for chunk in context.chunks if chunk.source.warm]
-            load = loads.enter_context(closing(self._connector.start_load(lambda: warm_keys)))
-        if load is not None:
+            load = loads.enter_context(closing(connector.start_settled(*context.warm_keys_and_lengths)))
+        if load is not None and not load.whole_is_faster:
             load.select([chunk.key for chunk in context.chunks])
         return context, load
 

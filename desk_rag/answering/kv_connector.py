@@ -17,12 +17,12 @@ import torch
 
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
+from desk_rag.kv.forward.arriving_chunks import placed
 from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
-from desk_rag.kv.loading.costs import Rates, StoredChunk, to_prefill, whole_is_faster
-from desk_rag.kv.loading.layerwise import Placer, layerwise
+from desk_rag.kv.loading.costs import Rates, StoredChunk, never_loads, to_prefill, whole_is_faster
 from desk_rag.kv.loading.load import Load
 from desk_rag.kv.loading.load_part import LoadPart, SharedLoad, distinct
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -99,12 +99,35 @@ class KVConnector:
     def start_load(self, candidates: Candidates) -> KVLoadHandle:
         """Start loading; the candidates may be more than the answer will use, or others."""
         keys = candidates()
-        prefetched = self._take_prefetch(keys)
-        if prefetched is not None:
-            loaded_keys, load = prefetched
-        else:
-            loaded_keys, load = list(keys), _start(self.loader, self._store.kv_files(keys, used=False))
+        loaded_keys, load = self._take_prefetch(keys) or self._start_likely(keys)
         return KVLoadHandle(self._store, self._target, self.loader, loaded_keys, load, self.rates)
+
+    def prefers_full(self, lengths: Sequence[int]) -> bool:
+        """Return whether full prefill is faster than loading chunks of these lengths, wherever their KV is."""
+        return self.rates is not None and never_loads(lengths, self.rates)
+
+    def start_settled(self, keys: Sequence[KVKey], lengths: Sequence[int]) -> KVLoadHandle:
+        """Start loading the chunks that are on disk of an answer whose chunks have these lengths.
+
+        Where full prefill is faster wherever their KV is, no file is looked up.
+        """
+        if len(keys) < len(lengths) or not self.prefers_full(lengths):
+            return self.start_load(lambda: keys)
+        handle = KVLoadHandle(self._store, self._target, self.loader, [], self.loader.start([]), self.rates)
+        handle.whole_is_faster = True
+        return handle
+
+    def _start_likely(self, keys: Sequence[KVKey]) -> tuple[list[KVKey], Load]:
+        """Start loading what will be loaded if the answer reads just these chunks.
+
+        A read that has begun cannot be taken back, and holds up the pass that takes its place.
+        """
+        files: Sequence[ChunkFile | None] = self._store.kv_files(keys, used=False)
+        if _whole_is_faster(files, self.loader, self.rates):
+            return [], _start(self.loader, [])
+        _, anew = _worth_loading(files, self.loader, self.rates)
+        kept = [index for index in range(len(keys)) if index not in anew]
+        return [keys[index] for index in kept], _start(self.loader, [files[index] for index in kept])
 
     def start_shared(self, wanted: Sequence[Sequence[KVKey]]) -> list[tuple[LoadPart, frozenset[int]]]:
         """Start one load for several answers, whose keys are settled; a chunk that several want is read once.
@@ -245,18 +268,8 @@ class KVLoadHandle:
             with arriving(target.model, lazy, lambda layer: load.wait(min(bisect_right(load.wave_ends, layer), last))):
                 yield ModelPass(target.model, lazy)
             return
-        target.slab.lay_prefix()
-        cache = target.slab.cache
-        if by_layers or target.slab.fused is None:
-            with layerwise(target.model, load, plan, None, target.slab.slots):
-                yield target.slab.run()
-        else:
-            cache.set_length(plan.num_slots)
-            placer = Placer(load, plan, target.slab.slots)
-            placer.place_resident()
-            yield target.slab.run(placer.place_through)
-            assert placer.begun, "the first pass did not run through the yielded pass"
-            placer.place_all()
+        with placed(target.model, target.slab, load, plan, by_layers=by_layers) as run:
+            yield run
 
     def release(self) -> None:
         """Give back what later passes do not read; call it after the first pass."""
@@ -293,7 +306,7 @@ def _worth_loading(
 
 def _whole_is_faster(files: Sequence[ChunkFile | None], loader: Loader, rates: Rates | None) -> bool:
     """Return whether full prefill of these chunks is faster than loading them, which all of them could be."""
-    if rates is None or not rates.whole_tokens_per_second or None in files:
+    if rates is None or not rates.whole or None in files:
         return False
     return whole_is_faster([chunk for _, chunk in _stored(files, loader)], rates)
 

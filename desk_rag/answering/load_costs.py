@@ -5,18 +5,21 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 
 from desk_rag.documents.volumes import Mounts
 from desk_rag.errors import DeskRagError
 from desk_rag.kv.calibration.texts import PROBE
+from desk_rag.kv.forward.arriving_chunks import placed
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.loading.costs import Rates
 from desk_rag.kv.loading.loader import Loader
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.serving import ServingModel
@@ -32,7 +35,11 @@ _LEAST_BYTES = 1 << 20
 """Chunk KV below which a drive's rate cannot be told from its latency."""
 _REPEATS = 3
 _QUESTION_TOKENS = 32
-_WHOLE_TOKENS = 512, 2048
+_WHOLE_TOKENS = 256, 512, 2048, 8192
+"""Lengths of full prefill that are timed, as far as the slab reaches."""
+_LONG_SECONDS = 0.5
+"""Time of a full prefill behind which no longer one is timed: loading wins by then, and the user is waiting."""
+_PLACED_CHUNKS = 1, 6
 
 
 def known_or_measured(
@@ -40,28 +47,38 @@ def known_or_measured(
 ) -> Rates | None:
     """Return the rates for this model, device and drive; None while there is too little chunk KV to measure them.
 
-    Full prefill is measured over `slab`, on a GPU.
+    Full prefill is measured over `slab`, on a GPU. There the drive is timed again even if the rates are known: which
+    of both is faster is close enough for a drive that was busy, or has been replaced, to turn it.
     """
     device = serving.model.device
-    slab = slab if device.type == "cuda" else None
+    slab = slab if _has_choice(device) else None
     try:
         drive = Mounts().identify(store.kv_place).filesystem
     except OSError:
         return None
     name = f"{serving.namespace} {_device_name(device)} {drive}"
     known = kept_rates.all_rates(store.root).get(name)
-    if known is not None and (slab is None or known.whole_tokens_per_second):
+    if known is not None and slab is None:
         return known
     files = store.sample_kv_files(serving.namespace, _FILES)
     if sum(file.payload for file in files) < _LEAST_BYTES or len(files) < 2:
-        return None
+        return known
     try:
-        rates = measured(serving.model, serving.prefix, serving.scheme, loader, files, slab)
+        if known is not None and known.whole:
+            latency, rate = _drive(loader, files)
+            rates = replace(known, drive_seconds=latency, drive_bytes_per_second=rate)
+        else:
+            rates = measured(serving.model, serving.prefix, serving.scheme, loader, files, slab)
     except (DeskRagError, ValueError) as error:
         _log.info("the rates of loading were not measured: %s", error)
-        return None
+        return known
     kept_rates.keep(store.root, name, rates)
     return rates
+
+
+def _has_choice(device: torch.device) -> bool:
+    """Return whether full prefill may be faster than loading."""
+    return device.type == "cuda"
 
 
 def measured(
@@ -72,52 +89,72 @@ def measured(
     files: Sequence[ChunkFile],
     slab: ModelRunner | None = None,
 ) -> Rates:
-    """Time loading some files, prefilling two chunks and, given a slab, two whole prompts.
+    """Time loading some files, prefilling two chunks and, given a slab, whole prompts and answers from memory.
 
     What the loader keeps in memory is dropped, and what is in the slab.
     """
-    loader.forget()
-    drop_page_cache(file.path for file in files)
-    first = _seconds_to_load(loader, files[:1])
-    rest = _seconds_to_load(loader, files[1:])
+    latency, drive_rate = _drive(loader, files)
     loader.forget(staged=False)
     again = _seconds_to_load(loader, files)
+    question, per_chunk = (0.0, 0.0) if slab is None else _resident_seconds(model, slab, prefix, loader, files)
     loader.forget(staged=False)
     short = list(model.prompt.chunk_ids(PROBE))
     long = 2 * short
     short_seconds, long_seconds = (_fastest(model, prefix, scheme, ids) for ids in (short, long))
     per_token = max((long_seconds - short_seconds) / (len(long) - len(short)), long_seconds / len(long) / 10)
-    question, whole_fixed, whole_rate = (0.0, 0.0, 0.0) if slab is None else _whole_rates(model, slab, short)
-    rest_bytes, all_bytes = sum(file.payload for file in files[1:]), sum(file.payload for file in files)
     return Rates(
-        drive_seconds=max(0.0, first - rest / len(files[1:])),
-        drive_bytes_per_second=rest_bytes / rest,
-        ram_bytes_per_second=all_bytes / again,
+        drive_seconds=latency,
+        drive_bytes_per_second=drive_rate,
+        ram_bytes_per_second=sum(file.payload for file in files) / again,
         prefill_seconds=max(0.0, short_seconds - per_token * len(short)),
         prefill_tokens_per_second=1 / per_token,
         question_seconds=question,
-        whole_seconds=whole_fixed,
-        whole_tokens_per_second=whole_rate,
+        chunk_seconds=per_chunk,
+        whole=() if slab is None else tuple(_whole_seconds(model, slab, short)),
     )
 
 
-def _whole_rates(model: LanguageModel, slab: ModelRunner, text: Sequence[int]) -> tuple[float, float, float]:
-    """Seconds of a question's pass; seconds of full prefill whatever the length, and its tokens per second besides.
+def _drive(loader: Loader, files: Sequence[ChunkFile]) -> tuple[float, float]:
+    """Seconds until a first chunk arrives, and bytes per second; afterwards these files are in the RAM tier."""
+    loader.forget()
+    drop_page_cache(file.path for file in files)
+    first = _seconds_to_load(loader, files[:1])
+    rest = _seconds_to_load(loader, files[1:])
+    return max(0.0, first - rest / len(files[1:])), sum(file.payload for file in files[1:]) / rest
 
-    The rates are 0 if the slab has no room for two lengths.
-    """
+
+def _resident_seconds(
+    model: LanguageModel, slab: ModelRunner, prefix: PrefixKV, loader: Loader, files: Sequence[ChunkFile]
+) -> tuple[float, float]:
+    """Seconds of a question over chunks in device memory, whatever their number; seconds for each chunk besides."""
+    question = list(itertools.islice(itertools.cycle(model.prompt.chunk_ids(PROBE)), _QUESTION_TOKENS))
+    room = slab.cache.capacity - prefix.num_tokens - _QUESTION_TOKENS
+    ends = itertools.accumulate(file.header.num_tokens for file in files)
+    fitting = sum(end <= room for end in ends)
+    seconds = {}
+    for count in sorted({min(count, fitting) for count in _PLACED_CHUNKS}):
+        where = plan(prefix.num_tokens, [file.header.num_tokens for file in files[:count]])
+
+        def answer(where: StitchPlan = where, count: int = count) -> None:
+            with closing(loader.start(files[:count])) as load, placed(model, slab, load, where) as run:
+                run.forward(question, where.next_position).argmax().item()
+
+        answer()
+        seconds[count] = min(_timed(answer, model.device) for _ in range(_REPEATS))
+    few, many = min(seconds), max(seconds)
+    per_chunk = max(0.0, seconds[many] - seconds[few]) / max(1, many - few)
+    return max(0.0, seconds[few] - few * per_chunk), per_chunk
+
+
+def _whole_seconds(model: LanguageModel, slab: ModelRunner, text: Sequence[int]) -> Iterator[tuple[float, float]]:
+    """Yield lengths of prompts and the seconds of their full prefill."""
     ids = list(itertools.islice(itertools.cycle(text), max(_WHOLE_TOKENS)))
-    few, many = (min(count, slab.cache.capacity) for count in _WHOLE_TOKENS)
-    if few >= many:
-        return 0.0, 0.0, 0.0
-    times = []
-    for count in (few, many):
+    for count in (count for count in _WHOLE_TOKENS if count <= slab.cache.capacity):
         prefill = slab.whole(ids[:count])
-        times.append(min(_timed(lambda: prefill().argmax().item(), model.device) for _ in range(_REPEATS)))  # noqa: B023
-    run = slab.run()
-    question = min(_timed(lambda: run.forward(ids[:_QUESTION_TOKENS], few), model.device) for _ in range(_REPEATS))
-    per_token = max((times[1] - times[0]) / (many - few), times[1] / many / 10)
-    return question, max(0.0, times[0] - per_token * few), 1 / per_token
+        seconds = min(_timed(lambda: prefill().argmax().item(), model.device) for _ in range(_REPEATS))  # noqa: B023
+        yield count, seconds
+        if seconds > _LONG_SECONDS:
+            return
 
 
 def _seconds_to_load(loader: Loader, files: Sequence[ChunkFile]) -> float:

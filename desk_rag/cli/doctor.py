@@ -202,7 +202,7 @@ def _keys(settings: Settings) -> list[Finding]:
 
 def _exclude(settings: Settings) -> list[Finding]:
     """Name patterns under `exclude` that cannot be obeyed."""
-    from desk_rag.documents.ignore_rules import OWN, compile_rules
+    from desk_rag.documents.rules.ignore_rules import OWN, compile_rules
 
     _, complaint = compile_rules(settings.index.exclude, OWN)
     remedy = "Correct them under [index] in the settings file; they are written as in .gitignore."

@@ -19,7 +19,7 @@ from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
 from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident
-from desk_rag.sanitize import shown_path
+from desk_rag.sanitize import home_path, shown_path
 from desk_rag.store.opening import CATALOG_RESET
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         )
         return 0
     lines = [
-        f"data      {settings.data_dir}",
+        f"data      {home_path(settings.data_dir)}",
         f"indexed   {out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}",
         f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
         f" warm {_share(counts.warm, counts.chunks)}",
@@ -101,7 +101,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
             else []
         ),
         *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
-        *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
+        *([f"chunk KV  in {home_path(settings.store.kv_place)}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
         f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
         f"now       {_activity_text(activity, pause, counts.files)}",

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,9 +76,10 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     try:
         from desk_rag.cli.doctor import examine
         from desk_rag.tui.app import run
+        from desk_rag.tui.management import aside
         from desk_rag.tui.management.session import Session
 
-        run(Session(settings, chosen, settings_file, examine), frame)
+        run(Session(settings, chosen, settings_file, partial(aside.each, examine)), frame)
     except BaseException:
         frame.give_back()
         raise

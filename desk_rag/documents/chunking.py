@@ -11,49 +11,13 @@ from dataclasses import dataclass, replace
 from typing import NewType, Protocol
 
 from desk_rag.documents.document import Block, BlockKind
-from desk_rag.documents.formats import PlaceUnits
+from desk_rag.documents.location import LEVELS, Location, Part, joined
 from desk_rag.documents.sentences import SentenceCutter, TokenCounter, ends_sentence
 
 __all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "chunk_id_of", "split"]
 
-_SEPARATOR = " › "
-
 ChunkId = NewType("ChunkId", str)
 """32 hex digits: blake2b-128 of the chunk's text. Equal text means one chunk, whatever file it stands in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Place of a chunk in its file; every field may be None because formats differ."""
-
-    heading: str = ""
-    """Heading path in force at the chunk's start, ' › ' between levels."""
-    page_start: int | None = None
-    page_end: int | None = None
-    line_start: int | None = None
-    line_end: int | None = None
-    units: PlaceUnits = PlaceUnits()
-    """Names of pages and lines in the file's format; set where the file is known (catalog)."""
-
-    def __str__(self) -> str:
-        """'p. 4', 'slides 4-5', 'Budget, rows 12-40', or '' when the format has no places.
-
-        A chunk over several sections (sheets, messages, events) is placed by their numbers, not by the first's name.
-        """
-        units = self.units
-        one_page = self.page_end in (None, self.page_start)
-        section = self.heading.split(_SEPARATOR)[0] if units.names_section and one_page else ""
-        if self.page_start is not None and not section:
-            number = _counted(units.page, units.pages, self.page_start, self.page_end)
-        elif self.line_start is not None:
-            number = _counted(units.line, units.lines, self.line_start, self.line_end)
-        else:
-            number = ""
-        return ", ".join(part for part in (section, number) if part)
-
-
-def _counted(one: str, several: str, first: int, last: int | None) -> str:
-    return f"{one} {first}" if last in (None, first) else f"{several} {first}-{last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +103,12 @@ def split(document: Text, counter: TokenCounter, size: ChunkSize) -> list[Chunk]
     chunks: list[Chunk] = []
     while pending:
         group = pending.pop()
-        text = packer.render(group)
+        text, begins = packer.render(group)
         num_tokens = counter.count(text)
         if num_tokens > size.largest and (smaller := packer.divide(group)):
             pending.extend(reversed(smaller))
             continue
-        chunks.append(Chunk(chunk_id_of(text), len(chunks), text, num_tokens, _location(group)))
+        chunks.append(Chunk(chunk_id_of(text), len(chunks), text, num_tokens, _location(group, text, begins)))
     return chunks
 
 
@@ -246,17 +210,26 @@ class _Packer:
 
     # Units to text --------------------------------------------------------------------------------------------------
 
-    def render(self, group: Sequence[_Unit]) -> str:
-        """Title line and text of a chunk; headings that the title line shows are not repeated."""
+    def render(self, group: Sequence[_Unit]) -> tuple[str, list[int | None]]:
+        """Title line and text of a chunk, and where in it each unit begins.
+
+        Headings that the title line shows are not repeated, and begin nowhere.
+        """
         path = _shared_path(group)
         title, _, shown = self._title_line(path)
         body = ""
+        begins: list[int | None] = []
         for unit in group:
             depth = len(unit.path)
             if unit.is_heading and depth - 1 in shown and unit.path == path[:depth] and unit.text == path[depth - 1]:
+                begins.append(None)
                 continue
-            body += (unit.joint if body else "") + unit.text
-        return f"{title}\n{body}" if title and body else title or body
+            body += unit.joint if body else ""
+            begins.append(len(body))
+            body += unit.text
+        above = len(title) + 1 if title and body else 0
+        text = f"{title}\n{body}" if title and body else title or body
+        return text, [None if begin is None else above + begin for begin in begins]
 
     def _title_line(self, path: tuple[str, ...]) -> tuple[str, int, frozenset[int]]:
         """The title line for a heading path, its tokens, and which headings of the path it shows."""
@@ -271,7 +244,7 @@ class _Packer:
             names = [path[level] for level in levels]
             if self._title and self._title not in names:
                 names.insert(0, self._title)
-            line = _SEPARATOR.join(names)
+            line = LEVELS.join(names)
             tokens = self._counter.count(line + "\n") if len(line) < 16 * room else room + 1
             if tokens <= room or not levels:
                 return (line, tokens, frozenset(levels)) if line and tokens <= room else ("", 0, frozenset())
@@ -382,14 +355,31 @@ def _with_previous(blocks: Sequence[Block]) -> Iterator[tuple[Block, Block | Non
         before = block
 
 
-def _location(group: Sequence[_Unit]) -> Location:
+def _location(group: Sequence[_Unit], text: str, begins: Sequence[int | None]) -> Location:
     pages = [unit.page for unit in group if unit.page is not None]
     starts = [unit.line_start for unit in group if unit.line_start is not None]
     ends = [unit.line_end for unit in group if unit.line_end is not None]
     return Location(
-        heading=_SEPARATOR.join(group[0].path),
+        heading=LEVELS.join(group[0].path),
         page_start=min(pages, default=None),
         page_end=max(pages, default=None),
         line_start=min(starts, default=None),
         line_end=max(ends, default=None),
+        parts=_parts(group, text, begins),
     )
+
+
+def _parts(group: Sequence[_Unit], text: str, begins: Sequence[int | None]) -> tuple[Part, ...]:
+    """Places of the units of a chunk, as few as say the same."""
+    outermost = group[0].path[:1]
+    parts: list[Part] = []
+    for unit, begin in zip(group, begins, strict=True):
+        if begin is None or (unit.page is None and unit.line_start is None):
+            continue
+        section = unit.path[0] if unit.path[:1] != outermost and unit.path else ""
+        part = Part(begin, unit.page, unit.line_start, unit.line_end, section)
+        if parts and (both := joined(parts[-1], part, text, begin + len(unit.text))) is not None:
+            parts[-1] = both
+        else:
+            parts.append(part)
+    return tuple(parts)

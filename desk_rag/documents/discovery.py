@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.formats import readable_in_part
-from desk_rag.documents.ignore_rules import (
+from desk_rag.documents.rules.ignore_rules import (
     OWN,
     Rule,
     Rules,
@@ -26,7 +26,7 @@ from desk_rag.documents.ignore_rules import (
     rules_of_user,
     secret_rules,
 )
-from desk_rag.documents.sensitive import linked_secrets
+from desk_rag.documents.rules.sensitive import linked_secrets
 from desk_rag.errors import ConfigError, UnreadableDocument
 
 if TYPE_CHECKING:

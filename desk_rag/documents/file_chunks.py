@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from desk_rag.documents import document
-from desk_rag.documents.chunking import Chunk, ChunkSize, Location, chunk_id_of
+from desk_rag.documents.chunking import Chunk, ChunkSize, chunk_id_of
 from desk_rag.documents.document import Document
+from desk_rag.documents.location import Location, Part
 from desk_rag.documents.parser_process import Cutting
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def read(
         return Document(source, str(reply["title"]), (), parser, str(reply["note"])), chunks
 
 
-def _chunk(ordinal: int, text: str, num_tokens: int, heading: str, *place: int | None) -> Chunk:
+def _chunk(ordinal: int, text: str, num_tokens: int, heading: str, parts: list[list[Any]], *place: int | None) -> Chunk:
     page_start, page_end, line_start, line_end = place
-    return Chunk(
-        chunk_id_of(text), ordinal, text, int(num_tokens), Location(heading, page_start, page_end, line_start, line_end)
-    )
+    location = Location(heading, page_start, page_end, line_start, line_end, parts=tuple(Part(*part) for part in parts))
+    return Chunk(chunk_id_of(text), ordinal, text, int(num_tokens), location)

@@ -17,7 +17,7 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents import document, formats
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
 from desk_rag.documents.formats import Format
-from desk_rag.documents.ignore_rules import pattern_of
+from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
 from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of

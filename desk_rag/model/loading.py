@@ -265,7 +265,7 @@ def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings,
     if coded:
         placing.check_matrices(module, kind)
         placer = placing.MatrixPlacer(module, module, kind)
-    gguf_weights.load(header, module, dtype, placer)
+    gguf_weights.load(header, module, placer)
     if coded:
         return placing.finish(module)
     return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{5,24}(?![\w@/:-]|['’]\w|\.\w)")
-_ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "rs", "ly")
+_ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "rs", "er", "est", "ly")
 _MOST_CORRECTED = 3
 _SHORT_WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{3,6}(?![\w@/:-]|['’]\w|\.\w)")
 _QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "how", "many", "much", "does")

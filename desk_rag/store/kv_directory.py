@@ -111,6 +111,12 @@ def marker_of(place: Path) -> str | None:
     return None
 
 
+def check_new(place: Path) -> None:
+    """Raise ForeignPlace if a directory that has no marker cannot become a `kv_dir`."""
+    if place.is_dir():
+        _refuse_foreign(place)
+
+
 def _check_inside(layout: Layout, record: Record | None) -> None:
     if record is not None and record.path:
         raise ForeignPlace(

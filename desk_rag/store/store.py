@@ -189,7 +189,7 @@ class Store(StoreHealth):
         return self._catalog.stamps(under, limit)
 
     def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:
-        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
+        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason without path."""
         return self._catalog.unread_reasons(under)
 
     def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str]]:

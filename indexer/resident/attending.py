@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from desk_rag.store.types import PurgeReport
 
 _POLL_SECONDS = 1.0
+STOP_SECONDS = 2.0
+"""Seconds that a process gets to react to the stop of a question; one that is suspended never does."""
 _LEAVE_SECONDS = 2.5
 """Seconds that the process gets to end its indexing and close the store."""
 _MOST_REPORT = 400
@@ -81,6 +83,10 @@ def question(request: Request, *, wait: bool) -> Message:
             remedy = "Save the text as a file in one of your folders, and ask about it."
             raise DeskRagError("The question is too long.", remedy=remedy)
         request = replace(request, earlier=request.earlier[(len(request.earlier) + 1) // 2 :])
+
+
+class EndedAtStart(ModelError):
+    """The process ended before it could answer, and did not say why."""
 
 
 class AttendedProcess:
@@ -135,11 +141,15 @@ class AttendedProcess:
             if self._stopping.is_set():
                 raise Cancelled("The start was stopped.") from error
             self._release()
-            reason = f": {error}" if isinstance(error, NoResident) and str(error) else ""
-            ending = f"The process that answers has ended{reason}.{self._last_words()}"
+            reason = str(error) if isinstance(error, NoResident) else ""
+            last_words = self._last_words()
             self.stop()
-            remedy = "Start desk-rag again; if it ends again, choose a smaller model."
-            raise ModelError(ending, remedy=remedy) from error
+            if reason:
+                ending = f"The process that answers has ended: {reason}.{last_words}"
+                raise ModelError(ending, remedy="Start desk-rag again.") from error
+            ending = f"The process that answers has ended while it started.{last_words}"
+            remedy = "It was started twice. Close programs that need much memory, or choose a smaller model."
+            raise EndedAtStart(ending, remedy=remedy) from error
         except BaseException:
             self.stop()
             raise
@@ -148,7 +158,7 @@ class AttendedProcess:
         """Yield the events of its answer. Raises NoResident before the first if it has ended; DeskRagError."""
 
         def send(waits: bool, stop: Callable[[], bool]) -> Iterator[AnswerEvent]:
-            messages = self._messages(question(request, wait=waits), stop)
+            messages = self._messages(question(request, wait=waits), stop, stop_seconds=STOP_SECONDS)
             return (values.to_event(message) for message in messages if "kind" in message)
 
         return ask(send, stop, wait)
@@ -214,7 +224,14 @@ class AttendedProcess:
             raise NoResident("it has ended")
         return answer
 
-    def _messages(self, request: Message, stop: Callable[[], bool], *, poll_seconds: float = 0.05) -> Iterator[Message]:
+    def _messages(
+        self,
+        request: Message,
+        stop: Callable[[], bool],
+        *,
+        poll_seconds: float = 0.05,
+        stop_seconds: float = math.inf,
+    ) -> Iterator[Message]:
         """Send a request over a connection of its own and return the messages of the answer. Raises NoResident."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -230,7 +247,13 @@ class AttendedProcess:
             ours.close()
             raise
         # Importing libraries may keep it from answering for seconds; if it ends, the connection is closed.
-        return client.answer(UnixConnection(ours), stop, first_seconds=math.inf, poll_seconds=poll_seconds)
+        return client.answer(
+            UnixConnection(ours),
+            stop,
+            first_seconds=math.inf,
+            poll_seconds=poll_seconds,
+            stop_seconds=stop_seconds,
+        )
 
     def _hear(self, messages: Iterator[Message], listen: Callable[[IndexEvent], None]) -> None:
         with suppress(DeskRagError, NoResident):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,13 +38,20 @@ class ResidentEnded(ResidentError):
     """The resident process ended before its answer did."""
 
 
-def request(data_dir: Path, message: Message, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
+def request(
+    data_dir: Path,
+    message: Message,
+    stop: Callable[[], bool] = lambda: False,
+    *,
+    stop_seconds: float = math.inf,
+) -> Iterator[Message]:
     """Send a request and yield the messages of the answer, without the first and the last, which frame it.
 
     After `stop()` turns true the resident process is told so, and what it still sends is passed on. Raises NoResident
-    before the first message if there is no process to ask; DeskRagError with what it reports.
+    before the first message if there is no process to ask; DeskRagError with what it reports; Cancelled if nothing
+    comes within `stop_seconds` after the stop.
     """
-    yield from answer(send(data_dir, message), stop)
+    yield from answer(send(data_dir, message), stop, stop_seconds=stop_seconds)
 
 
 def send(data_dir: Path, message: Message) -> Connection:
@@ -66,6 +74,7 @@ def answer(
     *,
     first_seconds: float = _FIRST_SECONDS,
     poll_seconds: float = _POLL_SECONDS,
+    stop_seconds: float = math.inf,
 ) -> Iterator[Message]:
     """Yield the messages of the answer to what was sent, as `request` does, and close the connection.
 
@@ -73,18 +82,26 @@ def answer(
     """
     with connection:
         connection.settimeout(poll_seconds)
-        yield from _messages(connection, stop, time.monotonic() + first_seconds)
+        yield from _messages(connection, stop, time.monotonic() + first_seconds, stop_seconds)
 
 
-def _messages(connection: Connection, stop: Callable[[], bool], first_until: float) -> Iterator[Message]:
-    lines, stop_sent = Lines(connection, MOST_MESSAGE), False
-    _confirm(_next(lines, first_until))
+def _messages(
+    connection: Connection, stop: Callable[[], bool], first_until: float, stop_seconds: float
+) -> Iterator[Message]:
+    lines, stopped_at, is_confirmed = Lines(connection, MOST_MESSAGE), math.inf, False
     while True:
-        if stop() and not stop_sent:
-            stop_sent = True
+        if stop() and stopped_at == math.inf:
+            stopped_at = time.monotonic()
             with suppress(OSError):
                 connection.sendall(b"\n")
         message = _next(lines)
+        if message is None and time.monotonic() > stopped_at + stop_seconds:
+            raise Cancelled("The process that answers did not react to the stop.")
+        if not is_confirmed:
+            if message is not None or time.monotonic() > first_until:
+                _confirm(message)
+                is_confirmed = True
+            continue
         if message is None:
             continue
         if "error" in message:
@@ -105,17 +122,15 @@ def _confirm(first: Message | None) -> None:
         raise NoResident(str(first.get("declined", "")))
 
 
-def _next(lines: Lines, until: float = 0.0) -> Message | None:
-    """Return the next message, an empty one at the end; None if there was none until then, or in one poll."""
-    while True:
-        try:
-            line = lines.read()
-            return decode(line) if line else {}
-        except TimeoutError:
-            if time.monotonic() >= until:
-                return None
-        except (OSError, ValueError):
-            return {}
+def _next(lines: Lines) -> Message | None:
+    """Return the next message, an empty one at the end; None if there was none in one poll."""
+    try:
+        line = lines.read()
+        return decode(line) if line else {}
+    except TimeoutError:
+        return None
+    except (OSError, ValueError):
+        return {}
 
 
 def _reported(error: object) -> DeskRagError:

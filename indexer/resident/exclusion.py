@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.discovery import LeftOut, examine
-from desk_rag.documents.ignore_rules import OWN, pattern_of
+from desk_rag.documents.rules.ignore_rules import OWN, pattern_of
 from desk_rag.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -73,10 +73,11 @@ def test_full_prefill_is_taken_where_it_is_faster_and_the_answer_says_so(world: 
     with an_engine(world, data) as engine:
         full = ask(engine, RENT, AnswerMode.FULL)
         assert (full.warm_chunks, full.read_anew_chunks) == (3, 0), "which was asked for, and is no choice"
-        engine._connector.rates = replace(SLOW, prefill_seconds=1e9, whole_tokens_per_second=1e6)
+        engine._connector.rates = replace(SLOW, prefill_seconds=1e9, whole=((512.0, 1e-6),))
         engine.forget_loaded()
         read = loader_of(engine).reader.bytes_read
         answer = ask(engine, RENT)
+        assert loader_of(engine).reader.bytes_read == read, "nothing is read that is not used"
         assert (answer.raw, answer.text, answer.citations) == (full.raw, full.text, full.citations)
         assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
         assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)
@@ -87,15 +88,50 @@ def test_full_prefill_is_taken_where_it_is_faster_and_the_answer_says_so(world: 
         assert loader_of(engine).reader.bytes_read > read
 
 
+@pytest.mark.parametrize("resident_seconds", [0.0, 1.0])
+def test_full_prefill_that_beats_memory_is_taken_before_files_are_looked_up(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, resident_seconds: float
+) -> None:
+    with an_engine(world, data) as engine:
+        words = ask(engine, RENT).raw
+        engine._connector.rates = replace(FAST, question_seconds=resident_seconds, whole=((512.0, 0.1),))
+        if resident_seconds:
+            monkeypatch.setattr(engine._connector, "start_load", lambda _: pytest.fail("files are looked up"))
+        answer = ask(engine, RENT)
+    assert (answer.raw, answer.read_anew_chunks) == (words, 3 if resident_seconds else 0)
+
+
+def test_the_drive_is_timed_again_where_full_prefill_is_a_choice(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_costs, "_LEAST_BYTES", 1)
+    with an_engine(world, data, lean=True) as engine:
+        old = replace(FAST, drive_bytes_per_second=1.0, whole=((512.0, 0.1),))
+        (name,) = kept_rates.all_rates(data)
+        kept_rates.keep(data, name, old)
+        loader = loader_of(engine)
+        assert load_costs.known_or_measured(engine.store, engine.serving, loader) == old, "loading always wins here"
+        monkeypatch.setattr(load_costs, "_has_choice", lambda _: True)
+        renewed = load_costs.known_or_measured(engine.store, engine.serving, loader, engine._slab)
+        assert renewed is not None and renewed.drive_bytes_per_second > 1e5
+        assert renewed == replace(
+            old, drive_seconds=renewed.drive_seconds, drive_bytes_per_second=renewed.drive_bytes_per_second
+        )
+        assert kept_rates.all_rates(data)[name] == renewed
+
+
 def test_full_prefill_is_measured_over_a_slab(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_costs, "_WHOLE_TOKENS", (40, 160))
     with an_engine(world, data, lean=True) as engine:
         files = engine.store.sample_kv_files(engine.namespace, 4)
         serving, slab, loader = engine.serving, engine._slab, loader_of(engine)
         rates = load_costs.measured(serving.model, serving.prefix, serving.scheme, loader, files, slab)
-        assert 0 < rates.question_seconds < rates.whole(512) < rates.whole(2048) < 600
+        assert [tokens for tokens, _ in rates.whole] == [40, 160] and 0 < rates.question_seconds < 600
+        assert 0 < rates.full_prefill(0) < rates.full_prefill(512) < rates.full_prefill(2048) < 600
+        kept_rates.keep(data, "slab", rates)
+        assert kept_rates.all_rates(data)["slab"] == rates
         without = load_costs.measured(serving.model, serving.prefix, serving.scheme, loader, files)
-        assert without.whole_tokens_per_second == 0 and without.whole(1) == float("inf")
+        assert without.whole == () and without.full_prefill(1) == float("inf") and without.question_seconds == 0
         assert ask(engine, RENT).warm_chunks == 3
 
 

@@ -18,7 +18,9 @@ def test_every_way_is_timed_from_every_tier(tmp_path: Path, capsys: pytest.Captu
     for case, chunks in zip(result["cases"], (2, 4), strict=True):
         assert case["ms"].keys() == ways and all(min(five) > 0 for five in case["ms"].values())
         assert case["chunks"] == chunks
-        assert case["prefilled"]["mixed, device"] == 0, "what is in the device's memory is not computed again"
+        assert case["prefilled"]["mixed, device"] in (0, chunks), "what is there is loaded, or all is full prefill"
         assert all(0 <= count <= chunks for count in case["prefilled"].values())
+    whole = result["rates"].pop("whole")
+    assert [tokens for tokens, _ in whole] == [256] and min(seconds for _, seconds in whole) > 0
     assert min(result["rates"].values()) >= 0
     assert not list(tmp_path.iterdir())

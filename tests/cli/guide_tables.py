@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from desk_rag.config import Settings
-from desk_rag.documents import discovery, formats, sensitive
+from desk_rag.documents import discovery, formats
 from desk_rag.documents.formats import Format
+from desk_rag.documents.rules import sensitive
 from desk_rag.errors import EXIT_CODES
 from desk_rag.tui.keys.actions import FIXED_KEYS, KEY_ACTIONS
 from desk_rag.tui.keys.keymap import shown_key

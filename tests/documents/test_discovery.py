@@ -14,7 +14,7 @@ import pytest
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, examine, walk
-from desk_rag.documents.ignore_rules import pattern_of
+from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.errors import ConfigError, UnreadableDocument
 
 SETTINGS = IndexSettings()

@@ -180,6 +180,13 @@ def test_contacts_of_old_phones(read: Read) -> None:
     assert "Organisation: Mill, Sales" in text and "Jo Smith, Phone (home): 123" in text
 
 
+def test_addresses_and_notes_of_contacts_are_whole(read: Read) -> None:
+    card = "BEGIN:VCARD\nVERSION:3.0\nFN:Ana\nADR:;;3 Orchard Close\\, York;;;\nADR:;;Gate 4;Santander;;39001;Spain\n"
+    text = text_of(read("people.vcf", f"{card}NOTE:sister, vet\\, Leeds\nEND:VCARD\n"))
+    assert "Ana, Address: 3 Orchard Close, York\n" in text and "Ana, Address: Gate 4, Santander, 39001, Spain" in text
+    assert "Ana, Notes: sister, vet, Leeds" in text
+
+
 def test_a_damaged_contact_costs_only_itself(read: Read) -> None:
     card = "BEGIN:VCARD\nVERSION:3.0\nFN:{}\nNOTE{}\nEND:VCARD\n"
     cards = card.format("Ana", ":x") + card.format("Bad", ";ENCODING=b:abc") + card.format("Tom", ":y")

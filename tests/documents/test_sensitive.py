@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile, LeftOut, examine, walk
-from desk_rag.documents.sensitive import NAME_RULES, NAME_WORDS, secret_in
+from desk_rag.documents.rules.sensitive import NAME_RULES, NAME_WORDS, secret_in
 
 SECRET_NAMES = """
     credentials.json aws_credentials.csv .credentials credentials service-account.json Service-Account-prod.json

@@ -204,3 +204,13 @@ def test_purge_all_says_what_it_could_not_reach(apart: Path, big: Path, capsys: 
     configured = Settings(data_dir=apart, store=settings(big))
     assert purging.purge(configured, None, None, check=False, sure=True, as_json=False) == 4
     assert str(big) in capsys.readouterr().out and not apart.exists() and len(list(away.rglob("*.safetensors"))) == 6
+
+
+def test_doctor_refuses_a_kv_dir_that_indexing_would_refuse(root: Path, big: Path) -> None:
+    (big / "letter.md").write_text("mine")
+    chosen = Settings(data_dir=root, store=settings(big))
+    with pytest.raises(StoreError, match="holds other files, such as 'letter.md'"):
+        stored.kv_dir(chosen)
+    fill(root)
+    with pytest.raises(StoreError, match="holds other files"):
+        stored.kv_dir(chosen)

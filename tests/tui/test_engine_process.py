@@ -18,7 +18,7 @@ import pytest
 from desk_rag.answering.conversation.turns import turn_of
 from desk_rag.answering.events import Answer, AnswerMode, AnswerText, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.indexer.resident import attending, client, keeping
 from desk_rag.indexer.resident.attending import AttendedProcess
 from desk_rag.indexer.resident.protocol import PROTOCOL, Connection, Message, has_unix_sockets
@@ -322,3 +322,41 @@ def test_what_it_printed_last_is_told(world: World, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DeskRagError, match="no room for the libraries") as raised:
         world.backend.start(_nothing, _nothing)
     assert raised.value.exit_code == 5 and raised.value.remedy
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_an_engine_killed_while_it_starts_is_started_again_once(world: World, kills: int) -> None:
+    said: list[str] = []
+
+    def report(text: str) -> None:
+        said.append(text)
+        if "loading the libraries" in text and said.count(text) <= kills:
+            world.process().kill()
+
+    if kills == 1:
+        world.backend.start(report, _nothing)
+        assert "green" in asked(world.backend, Q).text
+    else:
+        with pytest.raises(DeskRagError, match="ended while it started") as raised:
+            world.backend.start(report, _nothing)
+        assert "started twice" in raised.value.remedy
+    assert said.count("starting again") == 1
+
+
+@pytest.mark.parametrize("moment", ["before it confirms", "while it answers"])
+def test_a_question_to_a_suspended_engine_can_be_stopped(world: World, moment: str) -> None:
+    world.begin()
+    process, stop = world.process(), threading.Event()
+    if moment == "before it confirms":
+        process.suspend()
+    events = world.backend.ask(Q, stop.is_set, AnswerMode.FULL)
+    try:
+        if moment == "while it answers":
+            assert next(event for event in events if isinstance(event, Retrieved))
+            process.suspend()
+        threading.Timer(0.3, stop.set).start()
+        with pytest.raises(Cancelled):
+            list(events)
+    finally:
+        process.resume()
+    assert "green" in asked(world.backend, Q).text

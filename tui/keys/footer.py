@@ -19,6 +19,8 @@ class KeyFooter(Footer):
     def compose(self) -> ComposeResult:
         if self._is_ready:
             self._drawn = self._keys(self.screen)
+            # Textual keeps each key that is bound to this value until the value changes, which it never does.
+            self.mutate_reactive(Footer.compact)
         yield from super().compose()
 
     def bindings_changed(self, screen: Screen[object]) -> None:

@@ -66,7 +66,7 @@ class ActivityView:
         failures = Counter[str]()
         for state, reason, number in store.unread_reasons(self._session.folders):
             if state is FileState.FAILED:
-                failures[_without_path(reason)] += number
+                failures[reason] += number
         return ActivityReport(
             _rows(status, activity),
             current=activity.current if activity else "",
@@ -114,9 +114,3 @@ def _left(until: float | None) -> float | None:
     if until is None or until <= time.time():
         return None
     return until - time.time()
-
-
-def _without_path(reason: str) -> str:
-    """Return a recorded reason without the path of the file that it begins with."""
-    head, mark, tail = reason.partition(" is ") if reason.startswith("/") else ("", "", reason)
-    return f"is {tail}" if mark else tail or head or reason

@@ -1,4 +1,7 @@
-"""Models on this computer, which of them fit, and the choice of one."""
+"""Models on this computer, which of them fit, and the choice of one.
+
+The libraries that this takes are imported in a process of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.tui.management import aside
 from desk_rag.tui.wording import count, gib
 
 if TYPE_CHECKING:
+    from desk_rag.config import Settings
     from desk_rag.model.library.fit import Fit, Machine
     from desk_rag.model.library.installed import Installed
     from desk_rag.settings_file import Key
@@ -59,21 +64,7 @@ class ModelsView:
 
     def report(self) -> ModelsReport:
         """Return every model, in the order in which they suit."""
-        from desk_rag.model.library import fit, installed
-        from desk_rag.model.library.machine import measure, with_rates
-        from desk_rag.model.loading import quiet_libraries
-
-        quiet_libraries()
-        settings = self._session.settings
-        machine = with_rates(measure(settings, self._characters()), settings)
-        models = installed.everything()
-        if all(model.name != self._session.settings.model.name for model in models):
-            models += self._named(self._session.settings.model.name)
-        ranked = fit.rank(models, machine)
-        rows = [self._row(each, machine) for each in ranked]
-        rows += [self._refused(model) for model in models if model.shape is None]
-        rows.sort(key=lambda row: row.name != EMBEDDED)  # the choice that needs nothing stands first
-        return ModelsReport(_described(machine), tuple(rows))
+        return aside.one(report_of, self._session.settings, self._characters())
 
     def check(self, name: str) -> ModelChoice:
         """Return the choice of a model by name: 'embedded', a path, an Ollama name, or the hub name of a stored model.
@@ -83,20 +74,7 @@ class ModelsView:
         name = name.strip() or EMBEDDED
         if name == EMBEDDED:
             return ModelChoice(name)
-        from desk_rag.model import directory_check, weights
-        from desk_rag.model.library import fit
-        from desk_rag.model.library.machine import measure
-
-        expanded = str(Path(name).expanduser()) if name.startswith("~") else name
-        settings = self._session.settings.model.model_copy(update={"name": expanded})
-        path = weights.resolve(expanded, allow_download=False)
-        checked, _ = directory_check.check(path, settings)
-        directory_check.check_prompt(path, settings, checked)
-        if Path(expanded).exists():
-            expanded = str(Path(expanded).absolute())
-        machine = measure(self._session.settings, self._characters())
-        ranked = fit.rank(self._named(expanded), machine)
-        return ModelChoice(expanded, (ranked[0].quantization if ranked else "") or "none")
+        return aside.one(choice_of, name, self._session.settings, self._characters())
 
     def find(self, name: str) -> ModelChoice | None:
         """Return the choice of a model as `check` does; None for a name of the hub that is not on this computer."""
@@ -144,39 +122,81 @@ class ModelsView:
         store = self._session.store()
         return 0 if store is None else store.text_characters()
 
-    def _named(self, name: str) -> list[Installed]:
-        """Return a model outside the usual places as a list of one; empty if it does not exist."""
-        from desk_rag.errors import ModelError
-        from desk_rag.model import weights
-        from desk_rag.model.library import installed
 
-        try:
-            return [installed.describe(name, "folder", weights.resolve(name, allow_download=False))]
-        except ModelError as error:
-            return [installed.Installed(name, "folder", None, 0, "", refusal=error.message)]
+# In the process beside this one ---------------------------------------------------------------------------------
 
-    def _row(self, each: Fit, machine: Machine) -> ModelRow:
-        model = each.model
-        weights = ", ".join(
-            f"{gib(size)} {'16 bit' if name == 'none' else name}" for name, size in each.weights.items()
-        )
-        facts = [f"weights {weights}", f"memory for passages {gib(each.slab_bytes)}"]
-        if machine.text_characters:
-            facts.append(f"{gib(each.folder_bytes)} of disk for this text")
-        else:
-            facts.append(f"{each.kv_bytes_per_token / 1024:.0f} KiB of disk per token")
-        speeds = each.tokens_per_second
-        if speed := speeds.get(each.quantization or "none", max(speeds.values(), default=0.0)):
-            facts.append(f"about {speed:g} tokens per second")
-        facts += [f"licence: {model.license}"] if model.license else []
-        return ModelRow(
-            model.name, model.source, each.suits, _verdict(each), " · ".join(facts), each.quantization or "none",
-            model.name == self._session.settings.model.name,
-        )  # fmt: skip
 
-    def _refused(self, model: Installed) -> ModelRow:
-        in_use = model.name == self._session.settings.model.name
-        return ModelRow(model.name, model.source, False, "cannot be used", model.refusal, "none", in_use)
+def report_of(settings: Settings, text_characters: int) -> ModelsReport:
+    """Return every model on this computer, in the order in which they suit."""
+    from desk_rag.model.library import fit, installed
+    from desk_rag.model.library.machine import measure, with_rates
+    from desk_rag.model.loading import quiet_libraries
+
+    quiet_libraries()
+    machine = with_rates(measure(settings, text_characters), settings)
+    models, in_use = installed.everything(), settings.model.name
+    if all(model.name != in_use for model in models):
+        models += _named(in_use)
+    rows = [_row(each, machine, in_use) for each in fit.rank(models, machine)]
+    rows += [_refused(model, in_use) for model in models if model.shape is None]
+    rows.sort(key=lambda row: row.name != EMBEDDED)  # the choice that needs nothing stands first
+    return ModelsReport(_described(machine), tuple(rows))
+
+
+def choice_of(name: str, settings: Settings, text_characters: int) -> ModelChoice:
+    """Return the choice of a model by name. Raises ModelError for one that is not here or not supported."""
+    from desk_rag.model import directory_check, weights
+    from desk_rag.model.library import fit
+    from desk_rag.model.library.machine import measure
+
+    expanded = str(Path(name).expanduser()) if name.startswith("~") else name
+    model = settings.model.model_copy(update={"name": expanded})
+    path = weights.resolve(expanded, allow_download=False)
+    checked, _ = directory_check.check(path, model)
+    directory_check.check_prompt(path, model, checked)
+    if Path(expanded).exists():
+        expanded = str(Path(expanded).absolute())
+    ranked = fit.rank(_named(expanded), measure(settings, text_characters))
+    return ModelChoice(expanded, (ranked[0].quantization if ranked else "") or "none")
+
+
+def _named(name: str) -> list[Installed]:
+    """Return a model outside the usual places as a list of one; empty if it does not exist."""
+    from desk_rag.errors import ModelError
+    from desk_rag.model import weights
+    from desk_rag.model.library import installed
+
+    try:
+        return [installed.describe(name, "folder", weights.resolve(name, allow_download=False))]
+    except ModelError as error:
+        return [installed.Installed(name, "folder", None, 0, "", refusal=error.message)]
+
+
+def _row(each: Fit, machine: Machine, in_use: str) -> ModelRow:
+    model = each.model
+    weights = ", ".join(f"{gib(size)} {'16 bit' if name == 'none' else name}" for name, size in each.weights.items())
+    facts = [f"weights {weights}", f"memory for passages {gib(each.slab_bytes)}"]
+    if machine.text_characters:
+        facts.append(f"{gib(each.folder_bytes)} of disk for this text")
+    else:
+        facts.append(f"{each.kv_bytes_per_token / 1024:.0f} KiB of disk per token")
+    speeds = each.tokens_per_second
+    if speed := speeds.get(each.quantization or "none", max(speeds.values(), default=0.0)):
+        facts.append(f"about {speed:g} tokens per second")
+    facts += [f"licence: {model.license}"] if model.license else []
+    return ModelRow(
+        model.name,
+        model.source,
+        each.suits,
+        _verdict(each),
+        " · ".join(facts),
+        each.quantization or "none",
+        model.name == in_use,
+    )
+
+
+def _refused(model: Installed, in_use: str) -> ModelRow:
+    return ModelRow(model.name, model.source, False, "cannot be used", model.refusal, "none", model.name == in_use)
 
 
 def _verdict(each: Fit) -> str:

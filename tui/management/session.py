@@ -20,6 +20,7 @@ from desk_rag.tui.management.checks import Checks, no_checks
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import PurgeReport
+    from desk_rag.tui.management.models import ModelsReport
 
 
 class Indexing(Protocol):
@@ -69,6 +70,8 @@ class Session:
         """Names of settings changed in this run that may take effect only at the next start."""
         self.undo: Callable[[], str] | None = None
         """Function that undoes the last change made in the library; None if there is none."""
+        self.models: ModelsReport | None = None
+        """The models on this computer when they were last looked at, which takes seconds."""
         self._indexing: Indexing | None = None
         self._reader: Store | None = None
         self._before: list[Store] = []

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from desk_rag.config import GIB, Settings
+from desk_rag.sanitize import home_path
 from desk_rag.settings_file import Key
 from desk_rag.tui.keys.keymap import checked
-from desk_rag.tui.wording import count, gib, home_path
+from desk_rag.tui.wording import count, gib
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

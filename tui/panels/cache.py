@@ -12,11 +12,12 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from desk_rag.sanitize import home_path
 from desk_rag.tui.management.cache import CacheReport, CacheView
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
-from desk_rag.tui.wording import count, gib, home_path, percent, safe
+from desk_rag.tui.wording import count, gib, percent, safe
 
 if TYPE_CHECKING:
     from desk_rag.store.types import VerifyReport

@@ -53,6 +53,9 @@ class ChoiceScreen(ModalScreen[str | None]):
         if chosen is not None:
             event.stop()
             self.dismiss(chosen.name)
+        elif event.is_printable:
+            keys = ", ".join(choice.key for choice in self._choices)
+            self.notify(f"One of {keys} chooses; Esc cancels.", timeout=4, markup=False)
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
         self.dismiss(message.option_id)

@@ -16,6 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from desk_rag.ingest.preview import FolderPreview, IndexEstimate, giant_line
+from desk_rag.sanitize import home_path
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.models import ModelChoice
@@ -24,7 +25,7 @@ from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.panels.models import ModelsScreen
 from desk_rag.tui.widgets.line_input import LineInput
-from desk_rag.tui.wording import about, count, gib, home_path, safe
+from desk_rag.tui.wording import about, count, gib, safe
 
 _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
 

@@ -14,7 +14,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Static
 
-from desk_rag.sanitize import clean
+from desk_rag.sanitize import clean, home_path
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
@@ -26,7 +26,7 @@ from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
-from desk_rag.tui.wording import count, home_path, safe
+from desk_rag.tui.wording import count, safe
 
 _RENEW_SECONDS = 2.0
 """Seconds after which the rows in view are read again."""
@@ -102,7 +102,7 @@ class LibraryScreen(ListScreen):
     def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
         self._listed, self._loading = listed, False
         self.title_right("all folders" if listed.folder is None else home_path(listed.folder))
-        empty = "No path holds these words." if words else _nothing(self._shown, listed.folder)
+        empty = _nothing(self._shown, listed.folder, words, self.keymap.shown("show"))
         rows = self.query_one(EntryList)
         if again:
             rows.change(listed.total, empty=empty)
@@ -351,7 +351,11 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
     return (*text, *again, exclude, Choice("forget", "f", "Forget it …"), Choice("copy", "c", "Copy its path"))
 
 
-def _nothing(shown: Shown, folder: Path | None) -> str:
+def _nothing(shown: Shown, folder: Path | None, words: str, key: str) -> str:
+    if words and shown is not Shown.ALL:
+        return f"No path in the list “{shown.value}” holds these words; {key} shows other files."
+    if words:
+        return "No path holds these words."
     if folder is None:
         return "No folder is indexed yet."
     return (

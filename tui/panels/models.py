@@ -59,9 +59,12 @@ class ModelsScreen(FilteredScreen[ModelRow]):
 
     def on_mount(self) -> None:
         self.query_one(LineInput).focus()
+        if self.session.models is not None:
+            self._came(self.session.models)
         self.in_thread(self._models.report, self._came, group="models")
 
     def _came(self, report: ModelsReport) -> None:
+        self.session.models = report
         self._all, self._came_once = report.rows, True
         self.query_one("#library-summary", Static).update(safe(report.machine, single_line=True, most=300))
         self._list()

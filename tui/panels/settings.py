@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Input
 
+from desk_rag.sanitize import home_path
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.management.settings_list import SettingChange, SettingRow, SettingsList, shown
 from desk_rag.tui.messages import Problem
@@ -17,7 +18,7 @@ from desk_rag.tui.panels.base import FilteredScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.panels.value_input import ValueScreen
 from desk_rag.tui.widgets.line_input import LineInput
-from desk_rag.tui.wording import fit, home_path, safe
+from desk_rag.tui.wording import fit, safe
 
 _NAME_CELLS = 28
 _ORIGIN_CELLS = 13

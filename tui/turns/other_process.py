@@ -66,7 +66,8 @@ class OtherProcess:
 
         def send(waits: bool, stop: Callable[[], bool]) -> Iterator[AnswerEvent]:
             message = {**attending.question(request, wait=waits), "settings": key}
-            for reply in client.request(self._settings.data_dir, message, stop):
+            replies = client.request(self._settings.data_dir, message, stop, stop_seconds=attending.STOP_SECONDS)
+            for reply in replies:
                 if "kind" in reply:
                     yield values.to_event(reply)
 

@@ -1,6 +1,7 @@
 """One turn of the transcript: the question, quotes as evidence, the streamed answer, the timing line.
 
-A turn is queued, waits for files, is answered and over; it can then be asked again in its place or be compared.
+A turn is queued, waits for files, is answered and over; it can then be asked again in its place or be compared. Far
+from what is in view it is folded: without widgets of its own, as high as before.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ from desk_rag.answering.events import (
 from desk_rag.answering.writing import remarks
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.messages import Problem
+from desk_rag.tui.turns.afterword import afterword
 from desk_rag.tui.turns.comparison import Comparison
 from desk_rag.tui.widgets.answer_text import AnswerText
 from desk_rag.tui.widgets.comparison_view import ComparisonView
-from desk_rag.tui.widgets.timing_line import TimingLine
-from desk_rag.tui.wording import count, mark, place, safe, short_path
+from desk_rag.tui.widgets.timing_line import Times, TimingLine
+from desk_rag.tui.wording import count, safe, short_path
 
-_NEAREST_SHOWN = 3
+_MOST_QUESTION = 1_200
+"""Characters shown of a question; a pasted one may be longer than the screen."""
 
 
 class TurnState(Enum):
@@ -102,6 +105,8 @@ class AnswerView(Vertical):
         self.comparison: Comparison | None = None
         self.waits_for_files = False
         """The answer has begun, and is held up by files that are being read."""
+        self.folded = False
+        """No part of it is drawn, because it is far from what is in view."""
         self._folders = folders
         self._markdown = markdown
         self._begun_at = 0.0
@@ -109,20 +114,41 @@ class AnswerView(Vertical):
         self._word_drawn = False
         self._text, self._reasoning = "", ""
         self._sentences: list[CheckedSentence] = []
+        self._said = Content("")
+        self._times = Times()
 
     def compose(self) -> ComposeResult:
+        if self.folded:
+            return
         with Horizontal(classes="question-line"):
             yield Static(Content.styled("›", "$primary"), classes="sign", markup=False)
-            yield Static(safe(self.question), classes="question", markup=False)
-        asked_as = Static("", classes="asked-as", markup=False)
-        asked_as.display = False
+            yield Static(safe(self.question, most=_MOST_QUESTION), classes="question", markup=False)
+        asked_as = Static(_asked_as(self.asked_as), classes="asked-as", markup=False)
+        asked_as.display = bool(self.asked_as)
         yield asked_as
-        yield Vertical(classes="evidence")
+        with Vertical(classes="evidence"):
+            for citation in () if self.answer is not None and self.answer.is_list else self.citations:
+                yield Quote(citation, self._folders)
+        if self.answer is not None and self.answer.reasoning:
+            yield _folded_reasoning(self.answer)
         yield AnswerText(markdown=self._markdown)
-        note = Static("", classes="note", markup=False)
-        note.display = False
+        note = Static(self._said, classes="note", markup=False)
+        note.display = bool(self._said)
         yield note
-        yield TimingLine()
+        if self.comparison is not None:
+            yield ComparisonView(self.comparison)
+        yield TimingLine(self._times)
+
+    async def fold(self, folded: bool) -> None:
+        """Give up the widgets of a turn that is over and keep its height, or draw it anew."""
+        self.folded = folded
+        if folded:
+            self.styles.height = self.outer_size.height
+        await self.recompose()
+        self._clear_arrangement_cache()  # it would keep the removed widgets
+        if not folded:
+            self._draw_words()
+            self.styles.height = None
 
     @property
     def over(self) -> bool:
@@ -156,14 +182,9 @@ class AnswerView(Vertical):
         """Forget the answer, so that the question can be asked again in its place."""
         self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
         self.citations, self._sentences, self._text, self._reasoning = [], [], "", ""
-        self._hint = ""
-        self._show_asked("")
-        await self.query(Collapsible).remove()
+        self._hint, self._said, self.asked_as, self._times = "", Content(""), "", Times()
         self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
-        await self.query_one(".evidence", Vertical).remove_children()
-        await self.query(ComparisonView).remove()
-        self.query_one(AnswerText).show("", ())
-        self.query_one(TimingLine).reset()
+        await self.fold(False)
 
     @property
     def lacked(self) -> tuple[Path, ...]:
@@ -228,7 +249,8 @@ class AnswerView(Vertical):
     def _draw_words(self) -> None:
         """Draw the text so far, with the marks of sentences that the passages do not support."""
         text = marked(self._text, self._sentences)
-        self.query_one(AnswerText).show(text, {source.number for source in self.sources})
+        for words in self.query(AnswerText):
+            words.show(text, {source.number for source in self.sources})
 
     @property
     def plain_text(self) -> str:
@@ -264,11 +286,12 @@ class AnswerView(Vertical):
             return
         self.comparison = comparison
         self.query(ComparisonView).remove()
-        self.mount(ComparisonView(comparison), before=self.query_one(TimingLine))
+        if not self.folded:
+            self.mount(ComparisonView(comparison), before=self._timing)
 
     def toggle_details(self) -> None:
         """Show or hide the stages of the time to first token."""
-        self.query_one(TimingLine).toggle_details()
+        self._timing.toggle_details()
 
     def offer(self, hint: str) -> None:
         """Say how to have an answer from the files that were missing."""
@@ -278,7 +301,7 @@ class AnswerView(Vertical):
     def _draw_note(self) -> None:
         """Draw what is to be said of the finished answer."""
         if self.answer is not None:
-            self._note(self._afterword(self.answer))
+            self._note(afterword(self.answer, self._folders, self._hint))
 
     def on_quote_clicked(self, message: Quote.Clicked) -> None:
         message.stop()
@@ -300,7 +323,7 @@ class AnswerView(Vertical):
             self.call_after_refresh(self._word_seen)
 
     def _word_seen(self) -> None:
-        self.query_one(TimingLine).first_word(perf_counter() - self._begun_at)
+        self._timing.first_word(perf_counter() - self._begun_at)
 
     def _finish(self, answer: Answer) -> None:
         self.answer = answer
@@ -313,65 +336,36 @@ class AnswerView(Vertical):
         self._sentences = list(answer.sentences)
         self.grow(answer.text)
         if answer.reasoning:
-            self._fold_reasoning(answer)
+            self.mount(_folded_reasoning(answer), before=self.query_one(AnswerText))
         self.set_class(not answer.found and not answer.stopped, "-not-found")
         self.set_class(bool(answer.dropped_quotes) and not answer.citations, "-unverified")
         self._draw_note()
-        self.query_one(TimingLine).finish(answer)
-
-    def _fold_reasoning(self, answer: Answer) -> None:
-        text = Static(safe(answer.reasoning, "$foreground 60%"), markup=False)
-        folded = Collapsible(text, title=remarks.reasoned(answer), classes="reasoning")
-        self.mount(folded, before=self.query_one(AnswerText))
+        self._timing.finish(answer)
 
     def _show_asked(self, question: str) -> None:
         self.asked_as = question
-        line = self.query_one(".asked-as", Static)
-        line.update(Content.assemble("↳ asked as: ", safe(question, single_line=True)))
-        line.display = bool(question)
+        for line in self.query(".asked-as").results(Static):
+            line.update(_asked_as(question))
+            line.display = bool(question)
 
-    def _afterword(self, answer: Answer) -> Content:
-        lines = [Content("stopped")] if answer.stopped else []
-        lines += [Content.assemble("! ", safe(remark, single_line=True)) for remark in remarks.remarks(answer)]
-        if not answer.found and not answer.stopped and answer.sources:
-            lines.append(Content("The nearest passages:"))
-            lines += [self._source_line(source) for source in answer.sources[:_NEAREST_SHOWN]]
-        if answer.is_search:
-            lines += [self._source_line(source) for source in answer.sources]
-        if answer.limited_to:
-            names = ", ".join(short_path(path, self._folders) or path.name for path in answer.limited_to)
-            lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
-        if self._hint:
-            lines.append(Content(f"! {self._hint}"))
-        if answer.doubt:
-            lines.append(Content(f"! {answer.doubt}"))
-        lines += [
-            Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
-            for quote in answer.dropped_quotes
-        ]
-        if answer.basis is not None:
-            lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
-        if answer.cut_notice:
-            lines.append(Content(f"! {answer.cut_notice}"))
-        cited = {citation.source_number for citation in answer.citations}
-        lines += [
-            Content(f"! [{source.number}] {_stale_notice(source)}")
-            for source in answer.sources
-            if source.stale and source.number in cited
-        ]
-        if answer.not_read is not None:
-            lines.append(Content(f"! {answer.not_read.summary} ({answer.not_read.hint})"))
-        lines += [Content.assemble("! ", safe(notice, single_line=True)) for notice in answer.notices]
-        return Content("\n").join(lines)
-
-    def _source_line(self, source: Source) -> Content:
-        where = "  ".join(part for part in (short_path(source.path, self._folders), place(source)) if part)
-        return Content.assemble((f"[{source.number}] ", "bold"), f"{mark(source)[0]} ", safe(where))
+    @property
+    def _timing(self) -> TimingLine:
+        return self.query(TimingLine).first()  # `query_one` would keep it when the turn is folded
 
     def _note(self, content: Content) -> None:
-        note = self.query_one(".note", Static)
-        note.update(content)
-        note.display = bool(content)
+        self._said = content
+        for note in self.query(".note").results(Static):
+            note.update(content)
+            note.display = bool(content)
+
+
+def _asked_as(question: str) -> Content:
+    return Content.assemble("↳ asked as: ", safe(question, single_line=True))
+
+
+def _folded_reasoning(answer: Answer) -> Collapsible:
+    text = Static(safe(answer.reasoning, "$foreground 60%"), markup=False)
+    return Collapsible(text, title=remarks.reasoned(answer), classes="reasoning")
 
 
 def _waits_for(backlog: Backlog) -> str:
@@ -379,7 +373,3 @@ def _waits_for(backlog: Backlog) -> str:
         return "waits: the folders are being looked through"
     said = f"waits for files: {backlog.share} read"
     return f"{said} · Enter answers from those" if backlog.read else said
-
-
-def _stale_notice(source: Source) -> str:
-    return source.absence.notice if source.absence else "has changed or gone since it was read"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from textual.content import Content
 
-from desk_rag.sanitize import clean
+from desk_rag.sanitize import clean, home_path
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
-from desk_rag.tui.wording import count, fit, fit_path, home_path, percent, safe
+from desk_rag.tui.wording import count, fit, fit_path, percent, safe
 
 _MARKS = {
     EntryState.READ: ("●", "$success"),

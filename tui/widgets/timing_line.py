@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from textual.content import Content
 from textual.widgets import Static
 
@@ -21,42 +23,45 @@ _STAGES = {
 """Stages of the time to first token, in plain words."""
 
 
+@dataclass
+class Times:
+    """What a timing line shows; it outlives the widget."""
+
+    first_word: float | None = None
+    answer: Answer | None = None
+    detailed: bool = False
+
+
 class TimingLine(Static):
     """Line of times; empty until a word of the answer is on the screen."""
 
-    def __init__(self) -> None:
-        super().__init__("", markup=False)
-        self._first_word: float | None = None
-        self._answer: Answer | None = None
-        self._detailed = False
+    def __init__(self, times: Times) -> None:
+        super().__init__(_drawn(times), markup=False)
+        self._times = times
 
     def first_word(self, elapsed: float) -> None:
         """Show the seconds from the question to the first word on the screen."""
-        self._first_word = elapsed
-        self._draw()
+        self._times.first_word = elapsed
+        self.update(_drawn(self._times))
 
     def finish(self, answer: Answer) -> None:
         """Show everything that is known."""
-        self._answer = answer
-        self._draw()
-
-    def reset(self) -> None:
-        """Forget the answer before; the question is asked again."""
-        self._first_word = self._answer = None
-        self.update("")
+        self._times.answer = answer
+        self.update(_drawn(self._times))
 
     def toggle_details(self) -> None:
         """Show or hide the stages of the time to first token."""
-        self._detailed = not self._detailed
-        self._draw()
+        self._times.detailed = not self._times.detailed
+        self.update(_drawn(self._times))
 
-    def _draw(self) -> None:
-        if self._first_word is None:
-            return
-        lines = [summary(self._first_word, self._answer)]
-        if self._detailed and self._answer and self._answer.timings.stages:
-            lines.append(stages(self._answer.timings))
-        self.update(Content("\n").join(lines))
+
+def _drawn(times: Times) -> Content:
+    if times.first_word is None:
+        return Content("")
+    lines = [summary(times.first_word, times.answer)]
+    if times.detailed and times.answer and times.answer.timings.stages:
+        lines.append(stages(times.answer.timings))
+    return Content("\n").join(lines)
 
 
 def summary(first_word: float, answer: Answer | None) -> Content:

@@ -1,4 +1,7 @@
-"""Column of turns, newest at the bottom, one of them selected."""
+"""Column of turns, newest at the bottom, one of them selected.
+
+Turns far from what is in view are folded, so that a long chat takes little memory and is laid out soon.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,11 @@ from textual.message import Message
 from textual.widgets import Static
 
 from desk_rag.tui.widgets.answer_view import AnswerView
+
+_NEVER_FOLDED = 12
+"""Newest turns that are drawn wherever the view is."""
+_UNFOLDED_SCREENS, _FOLDED_SCREENS = 1, 3
+"""Distance from the view below which a turn is drawn, and above which it is folded."""
 
 
 class Transcript(VerticalScroll, can_focus=True):
@@ -41,6 +49,7 @@ class Transcript(VerticalScroll, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="transcript")
         self.selected: AnswerView | None = None
+        self._will_fold = False
 
     def compose(self) -> ComposeResult:
         # As tall as the view at least: an anchored view would push a short transcript to its lower edge.
@@ -48,6 +57,28 @@ class Transcript(VerticalScroll, can_focus=True):
 
     def on_mount(self) -> None:
         self.anchor()
+        self.watch(self, "scroll_y", self._fold_soon, init=False)
+
+    def on_resize(self) -> None:
+        self._fold_soon()
+
+    def _fold_soon(self) -> None:
+        if not self._will_fold:
+            self._will_fold = True
+            self.call_after_refresh(self._fold)
+
+    async def _fold(self) -> None:
+        """Draw the turns near the view and fold those far from it."""
+        self._will_fold = False
+        height, views = self.size.height, list(self.query(AnswerView))
+        for view in views[:-_NEVER_FOLDED]:
+            region = view.virtual_region
+            distance = max(region.y - (self.scroll_y + height), self.scroll_y - region.bottom)
+            is_wanted = view is self.selected or not view.over or distance < _UNFOLDED_SCREENS * height
+            if view.folded and is_wanted:
+                await view.fold(False)
+            elif not (view.folded or is_wanted) and distance > _FOLDED_SCREENS * height:
+                await view.fold(True)
 
     def on_click(self, event: events.Click) -> None:
         """Select the turn that was clicked."""
@@ -74,6 +105,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self.welcome(Content(""))
         await self.query_one("#turns").mount(view)
         self.anchor()
+        self._fold_soon()
 
     def select(self, view: AnswerView) -> None:
         """Make `view` the turn whose sources are shown."""
@@ -82,6 +114,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self.selected = view
         view.add_class("-selected")
         self.post_message(self.Selected(view))
+        self._fold_soon()
 
     async def drop(self, view: AnswerView) -> None:
         """Take a turn away; the one above it, or else below it, is selected then."""

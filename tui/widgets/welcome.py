@@ -7,11 +7,12 @@ from pathlib import Path
 
 from textual.content import Content
 
+from desk_rag.sanitize import home_path
 from desk_rag.tui.backend import Freshness, Status
 from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.readiness import NO_FOLDER
-from desk_rag.tui.wording import count, home_path, safe
+from desk_rag.tui.wording import count, safe
 
 
 def welcome(folders: Sequence[Path], status: Status, problem: Problem | None, keymap: KeyMap) -> Content:

@@ -20,6 +20,7 @@ _WHEN = re.compile(
     rf"\b(in|on)\s+((?:\d{{1,2}}\s+)?(?:(?:{'|'.join(v.MONTHS)})\b\s*)?(?:(?:19|20)\d\d)?)\b", re.IGNORECASE
 )
 _HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
+_ASKS_PRICE = re.compile(r"how much\b|.*\bcosts?\b", re.IGNORECASE)
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
 
 
@@ -167,7 +168,7 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
         return _time(talk), end
     if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
         return event, end
-    if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk)):
+    if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
     they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
     subject = person(talk) if kind.startswith("person") or they else thing(talk)
@@ -208,10 +209,17 @@ def _event(talk: Talk) -> str:
     return ""
 
 
-def _amount(talk: Talk) -> str:
-    """Return what was spoken of and can be paid: 'the deposit of the flat' after 'When was the deposit of it paid?'."""
+def _amount(talk: Talk, *, is_compared: bool) -> str:
+    """Return what was spoken of and can be paid: 'the deposit of the flat' after 'When was the deposit of it paid?'.
+
+    What 'is compared' ('and how much is it for oak?') is what an amount was asked of last.
+    """
     payable = [phrase.text for phrase in phrases(talk.asked) if phrase.head in v.PAYABLE]
-    return payable[0] if payable else ""
+    if payable or not is_compared:
+        return payable[0] if payable else ""
+    priced = [turn.asked for turn in talk.turns[::-1] if _ASKS_PRICE.match(turn.asked)]
+    compared = next((named[0].text for asked in priced if (named := phrases(asked))), "")
+    return re.split(r"\s+(?:in|for|with)\s+", compared)[0]  # 'flooring' of 'flooring in larch'
 
 
 def _place(talk: Talk) -> str:

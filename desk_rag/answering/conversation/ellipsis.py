@@ -113,7 +113,7 @@ def _attribute(fragment: str, asked: str, talk: Talk) -> str:
     text = fragment if fragment.split()[0].casefold() in v.DETERMINERS else f"the {fragment}"
     if antecedents.leans(fragment):
         return f"What is {antecedents.fill_in(fragment, talk)}"
-    subject = talk.topic
+    subject = talk.topic if own[0].head in v.OF_PEOPLE else talk.thing or talk.topic
     return f"What is {text} of {subject}" if subject else ""
 
 
@@ -160,6 +160,10 @@ def _after_preposition(fragment: str, asked: str, talk: Talk) -> str:
         start, end = names[-1]
         if has_article:  # 'the flat in Elm Road' for 'the flat in Mill Quay 7'
             start = next((phrase.start for phrase in phrases(asked) if phrase.end == end and phrase.is_name), start)
+            if article := re.search(r"\b(?:the|an?)\s+$", asked[:start], re.IGNORECASE):
+                start = article.start()
+            if last_word := re.match(rf"\s+{re.escape(whole.split()[-1])}\b", asked[end:]):  # 'room' of 'the Gull room'
+                end += last_word.end()
         return f"{asked[:start]}{whole}{asked[end:]}"
     old = re.search(rf"\b{first}\s+((?:[^\W_][^\s,]*\s*)+)$", asked, re.IGNORECASE)
     if old is None and first.casefold() in _OWNING:

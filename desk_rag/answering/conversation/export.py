@@ -15,6 +15,8 @@ from desk_rag.store.chats.records import SavedChat, SavedSource, SavedTurn
 
 ChangeOf = Callable[[SavedSource], Change]
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+_LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
+"""A line break inside a paragraph, which Markdown would join to one line without two blanks before it."""
 _LINE_START = re.compile(r"(?m)^(\s*)([-+=>]|\d+[.)])(?=\s|$)")
 
 
@@ -68,7 +70,7 @@ def _turn_lines(turn: SavedTurn, change_of: ChangeOf, bases: Sequence[Path]) -> 
         lines += [f"Asked as: {_text(turn.asked_as)}", ""]
     if turn.limited_to:
         lines += [f"Searched only: {', '.join(_code(shown_path(path, bases)) for path in turn.limited_to)}", ""]
-    lines += [_text(turn.answer, single_line=False) or "(no answer)", ""]
+    lines += [_LINE_END.sub("  \n", _text(turn.answer, single_line=False)) or "(no answer)", ""]
     if turn.stopped:
         lines += ["(stopped)", ""]
     quoted = [source for source in turn.sources if source.quote]

@@ -11,7 +11,7 @@ _ARTICLES = v.DETERMINERS | frozenset(v.ORDINALS)
 """Behind these a word is a noun, although it may be a verb elsewhere: 'the repair', 'the second work day'."""
 _OTHERS = frozenset(
     ("i", "we", "you", "me", "us", "and", "or", "not", "much", "many", "long", "often", "if", "because", "one", "ones")
-    + ("now", "currently")
+    + ("now", "currently", "still", "already", "yet", "ever", "never", "always")
 )
 _BE = frozenset(("is", "are", "was", "were"))
 _QUANTITIES = frozenset(("much", "many"))
@@ -87,6 +87,8 @@ def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozen
         if low in v.JOINING and end > place and _continues(words, end):
             end += 2 if words[end + 1][0].casefold() in v.DETERMINERS else 1
             continue
+        if low in v.DETERMINERS and end > place:  # 'Anna | the treasurer' in 'Is Anna the treasurer?'
+            break
         after_article = end > 0 and words[end - 1][0].casefold() in (_ARTICLES if end > place else _QUANTITIES)
         noun = after_article or (low in nouns and end > place)
         if _is_small(words[end][0]) if noun else _ends(words[end][0]):

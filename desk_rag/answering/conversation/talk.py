@@ -12,7 +12,7 @@ from desk_rag.answering.conversation.turns import Turn
 
 _LONGEST_ANSWER = 6
 """Words of an answer that can stand for a pronoun; a longer one is a sentence."""
-_MOST_TURNS = 3
+_MOST_TURNS = 5
 _MONTHS = frozenset(month.capitalize() for month in v.MONTHS)
 _WH_NOUN = re.compile(
     r"(?:\w+ )?(?:which|what|how many)\s+(?!(?:is|are|was|were|do|does|did|has|have)\b)", re.IGNORECASE
@@ -21,6 +21,7 @@ _NAMED_OWNER = re.compile(r".*?\b(?:for|in|at)\s+((?:[A-Z][\w.-]*|\d+\w?)(?:\s+(
 _NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:[A-Z][\w.-]*|\d+[a-z]?\b))*")
 _ASKS_PROPERTY = re.compile(r"(?:what|who) (?:is|are|was|were) (?:the|our|my)\b", re.IGNORECASE)
 _ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
+_ASKS_WHETHER = re.compile(r"(?:is|are|was|were)\s+(?!there\b)", re.IGNORECASE)
 _ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
 
 
@@ -65,6 +66,11 @@ class Talk:
         if bare:
             return bare[0]
         return next((turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings), "")
+
+    @property
+    def thing(self) -> str:
+        """The newest thing that was asked about, passing over people; '' without one."""
+        return next((things[0] for turn in self.turns[::-1] if (things := _things(turn.asked))), "")
 
     @property
     def site(self) -> str:
@@ -131,15 +137,20 @@ def _things(asked: str) -> list[str]:
     known = [phrase for phrase in phrases(asked) if not is_time(phrase.text)]
     if len(known) > 1 and _WH_NOUN.match(asked) and _asks_for_first(known, asked):
         known = known[1:]
+    if _ASKS_WHETHER.match(asked):  # 'a driver' in 'Is Gerald a driver?' says what he is
+        known = [phrase for phrase in known if phrase is known[0] or _follows_preposition(phrase, asked)]
     for phrase in known:
-        owner = re.match(r".*?\bof\s+(.+)", phrase.text) or _NAMED_OWNER.match(phrase.text)
+        text = _without_time(phrase.text)
+        owner = re.match(r".*?\bof\s+(.+)", text) or _NAMED_OWNER.match(text)
         if phrase.is_name:
             continue
         if phrase.head in v.ATTRIBUTES or (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
             if owner:
                 phrases_so_far.append(owner[1])
-            elif _is_more_than_a_property(phrase.text):
-                phrases_so_far.append(phrase.text)
+            elif _is_more_than_a_property(text):
+                phrases_so_far.append(text)
+            elif owner_words := _owning_words(text):
+                phrases_so_far.append(owner_words)
             continue
         phrases_so_far.append(phrase.text)
     return phrases_so_far
@@ -149,6 +160,25 @@ def _asks_for_first(known: Sequence[Phrase], asked: str) -> bool:
     """Return whether the first phrase belongs to the question word: 'fuel' in 'What fuel does the engine need?'."""
     before = asked[: known[0].start].split()
     return bool(before) and before[-1].casefold() in ("which", "what", "many")
+
+
+def _without_time(text: str) -> str:
+    """Return a phrase without the time at its end: 'the premium' of 'the premium in 2026'."""
+    before, _, after = text.rpartition(" in ")
+    return before if before and is_time(after) else text
+
+
+def _follows_preposition(phrase: Phrase, asked: str) -> bool:
+    before = v.words_of(asked[: phrase.start])
+    return bool(before) and before[-1].casefold() in v.PREPOSITIONS
+
+
+def _owning_words(text: str) -> str:
+    """Return what two words or more before a property name: 'the car insurance' in 'the car insurance premium'."""
+    *before, _ = text.split()
+    content = [word for word in before if v.is_content(word.casefold())]
+    is_property = any(word.casefold() in v.ATTRIBUTES for word in content)
+    return " ".join(before) if len(content) > 1 and not is_property else ""
 
 
 def _is_more_than_a_property(text: str) -> bool:

@@ -43,11 +43,13 @@ ATTRIBUTES = _words(
     "location venue room hours website recipe ingredients dose dosage notice term interest rate"
 )
 """Nouns that name a property, so that 'and the price?' asks about what was spoken of before."""
+OF_PEOPLE = _words("phone telephone number email e-mail address name names age salary contact")
+"""Properties that a person has; others belong to the thing that was spoken of."""
 PAYABLE = _words("price cost costs fee fees deposit rent salary fine penalty premium tax amount invoice bill")
 VERBS = _words(
-    "agree answer apply arrive ask attend begin begins belong belongs book bought break bring build built buy "
-    "call came change charge charges check choose chose close closes come comes contain contains cost costs cover "
-    "covers cut decide describe die do done drive drove eat end ends expire expires fail fall fell find finish "
+    "agree allow allows answer apply arrive ask attend begin begins belong belongs book bought break bring build "
+    "built buy call came change charge charges check choose chose close closes come comes contain contains cost costs "
+    "cover covers cut decide describe die do done drive drove eat end ends expire expires fail fall fell find finish "
     "finishes fit fits fix gave get gets give given gives go goes going gone got grow had hang hangs happen "
     "happened hear held help hold holds hire include includes join keep keeps kept know last lasts lay lead leads "
     "learn leave leaves left lend lie lies like live lives look lost made make makes mean means meet meets met "

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from desk_rag.answering.events import Citation, Source
-from desk_rag.answering.requirements.places import place_of_source
-from desk_rag.documents.chunking import Location
 from desk_rag.documents.sentences import quoted_parts, stands_in
 
 DOUBLE_QUOTES = frozenset('"\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u300c\u300d\u300e\u300f')
@@ -23,8 +21,6 @@ _IGNORED = DOUBLE_QUOTES | frozenset(
 _DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
 _CLOSING_POINTS = ".,;:!?\u2026"
 _MIN_LETTERS = 3
-_SHEET = "sheet"
-"""Name of a page in `PlaceUnits` of workbooks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,8 @@ class QuoteFinder:
                 if char_range is None:
                     continue
                 start, end = _with_marks(source.text, *char_range)
-                citation = Citation(source.number, source.path, narrow(source, start, end), source.text[start:end])
+                location = source.location.within(source.text, start, end)
+                citation = Citation(source.number, source.path, location, source.text[start:end])
                 if not stands_in(start, quoted_parts(source.text)):
                     return citation
                 heading = f"quoted in {citation.location.heading}"
@@ -135,28 +132,3 @@ def _with_marks(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _inside_word(text: str, cut: int) -> bool:
     return 0 < cut < len(text) and text[cut - 1].isalnum() and text[cut].isalnum()
-
-
-def narrow(source: Source, start: int, end: int) -> Location:
-    """Lines of the quote if the chunk's lines are exactly the file's, its sheet if the chunk has several.
-
-    Otherwise the chunk's location.
-    """
-    location = source.location
-    if location.units.page == _SHEET and location.page_end not in (None, location.page_start):
-        sheets = place_of_source(source).sections_before(start)
-        return Location(sheets[0], units=location.units) if sheets else location
-    if location.line_start is None or location.line_end is None:
-        return location
-    first, newline, _ = source.text.partition("\n")
-    of_sheet = location.units.page == _SHEET and first == location.heading  # the sheet's name is no row of it
-    titled = bool(newline) and (of_sheet or bool(source.title) and first.startswith(source.title))
-    body = len(first) + 1 if titled else 0
-    lines_in_text = source.text.count("\n", body) + 1
-    if start < body or lines_in_text != location.line_end - location.line_start + 1:
-        return location
-    return replace(
-        location,
-        line_start=location.line_start + source.text.count("\n", body, start),
-        line_end=location.line_start + source.text.count("\n", body, end),
-    )

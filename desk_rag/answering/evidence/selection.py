@@ -19,6 +19,7 @@ import torch
 
 from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
+from desk_rag.answering.evidence.subjects import tells_doing
 from desk_rag.answering.evidence.trie_decoding import (
     Candidate,
     Decoded,
@@ -47,6 +48,8 @@ _LOOKED_UP = 12.0
 """Least log-odds of the row of a table that the question names, see `rows.look_up`."""
 _LEAD = 3.0
 """Log-odds by which a sentence must lead to be the one about what the question names."""
+_TELLS_DOING = 2.0
+"""Log-odds that a sentence gains that tells what the question says that somebody did."""
 _OTHER_KIND_NATS = 16.0
 """Nats that a short answer of another kind loses."""
 _NUM_SPANS = 12
@@ -120,6 +123,8 @@ class _Occurrence:
     unmet: float
     """Log-odds lost because the sentence is not about what the question names, see `Requirements.penalty`."""
 
+    labels: str
+    """Name of the file and headings over it."""
     looked_up: tuple[int, int] | None
     """Characters of the chunk with the cell that the question asks for, if this is the row that it names."""
 
@@ -139,19 +144,21 @@ class _Penalties:
 
     quoted: Mapping[Place, Sequence[tuple[int, int]]]
     quoted_penalty: float
+    question: str
     requirements: Requirements
     objections: Objections
     lookup: Lookup | None
 
-    def of(self, place: Place, begin: int, end: int) -> tuple[float, float, tuple[int, int] | None]:
-        """`penalty`, `unmet` and `looked_up` of an occurrence."""
+    def of(self, place: Place, begin: int, end: int) -> tuple[float, float, str, tuple[int, int] | None]:
+        """`penalty`, `unmet`, `labels` and `looked_up` of an occurrence."""
         sentence = place.text[begin:end]
         penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
+        penalty -= _TELLS_DOING * tells_doing(self.question, sentence, place.labels)
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
         unmet += self.objections.penalty(sentence) + self.objections.of_origin(place, sentence)
         lookup = self.lookup
         is_row = lookup is not None and (place, begin, end) == lookup.row
-        return penalty, unmet, lookup.value if lookup is not None and is_row else None
+        return penalty, unmet, place.labels, lookup.value if lookup is not None and is_row else None
 
 
 class EvidenceSelector:
@@ -181,7 +188,7 @@ class EvidenceSelector:
             return first
         occurrences = self._best_occurrences(question, places, sentences)
         best = max(sentences, key=lambda sentence: occurrences[sentence].rank)
-        complete = {sentence for sentence in sentences if says_all(question, sentence.text)}
+        complete = {one for one in sentences if says_all(question, one.text, occurrences[one].labels)}
         rivals = [one for one in sentences if one != best and not {one, best} <= complete]
         occurrence = occurrences[best]
         lead = occurrence.rank - max((occurrences[other].rank for other in rivals), default=-torch.inf)
@@ -247,8 +254,9 @@ class EvidenceSelector:
         preference = ValuePreference(question, sentence.text)
         if preference.value is not None:
             begin, end = (occurrence.begin + offset for offset in preference.value)
-        if occurrence.looked_up is not None:
-            begin, end = occurrence.looked_up
+        exact = (begin, end) if preference.is_whole else occurrence.looked_up
+        if exact is not None:
+            begin, end = exact
             ids = tuple(self._prompt.answer_ids(occurrence.chunk[begin:end]))[:room]
             candidates_by_ids[ids] = Candidate(ids, 0.0)
         spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
@@ -302,7 +310,7 @@ class EvidenceSelector:
         quoted = {place: quoted_parts(place.text) for place in distinct}
         requirements, lookup = Requirements(question), look_up(question, distinct)
         objections = Objections(question)
-        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, objections, lookup)
+        penalties = _Penalties(quoted, self._config.quoted_penalty, question, requirements, objections, lookup)
         return {
             sentence: max(
                 _occurrences(sentence.text, scores_by_place, penalties),

@@ -10,6 +10,7 @@ import re
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.stems import content_stems
 
 _MONTH = rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)}|sept)\.?"
 _DATE = rf"(?:\d{{1,2}}\s+{_MONTH}(?:\s+\d{{4}})?|{_MONTH}\s+\d{{1,2}}(?:,?\s+\d{{4}})?|\d{{4}}-\d{{2}}-\d{{2}})"
@@ -22,6 +23,25 @@ _PERIOD = re.compile(
 _ASKS_START = re.compile(r"^(?:from\s+when|since\s+when)\b|\b(?:start|begin|open)s?\b", re.I)
 _ASKS_END = re.compile(r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:end|finish|close|over)(?:s|es)?\b", re.I)
 _NUMBER_MARK = re.compile(r"^[^\w\n]{0,4}\d{1,3}(?:(?:\.\d{1,3})+[.)]?|[.)])(?:\s*\[[ xX]?\])?\s+(?=[^\W\d_a-z])")
+_NOT = r"not|never|no\s+(?:longer|earlier|later|more|less|fewer)|\w*n['’]t|cannot"
+_NEGATION = re.compile(
+    rf"\b(?P<verb>(?:can|may|must|shall|should|will|would|could|is|are|was|were|do|does|did)\s+(?={_NOT})|(?=\w+n['’]t|cannot))?"
+    rf"(?:{_NOT})\b(?P<between>[^,;:.()?!]*)$",
+    re.I,
+)
+_ASKS_NEGATED = re.compile(
+    rf"\b(?:{_NOT}|no|none|nobody|nothing|without|closed?|shut|forbidden|prohibited|except)\b", re.I
+)
+_MOST_BETWEEN = 8
+"""Words between a negated verb and the value that it is about; without a verb, there must be none."""
+_UNTIL = re.compile(r"\b(?:until|till|only|but|just)\b", re.I)
+"""After a negation: 'not until nine' says when it is."""
+_WHICH_IS = re.compile(r",\s+which\s+(?:is|are|was|will|means)\b[^;.?!]*", re.I)
+_NEGATED_KINDS = frozenset(
+    {AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NUMBER, AnswerKind.AMOUNT, AnswerKind.FREQUENCY}
+)
+_OF = re.compile(r"\s+of\s+(?:the\s+|an?\s+)?(?P<thing>[a-z]{3,})")
+_MEASURED = re.compile(r"\d[\d.,]*\s?[a-z]+", re.I)
 _GOES_ON = re.compile(r",?\s+(?:and|but)\s+(?:is|are|was|were|has|have|will|may|must|can)\b.*$", re.I | re.S)
 _BRACKETS = {")": "(", "]": "["}
 
@@ -34,6 +54,7 @@ class ShortAnswers:
         self._kind = kind_asked(question)
         mark = _NUMBER_MARK.match(sentence)
         self._mark_end = mark.end() if mark is not None else 0
+        self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
         self._periods = list(_PERIOD.finditer(sentence)) if self._kind is AnswerKind.TIME else []
 
     def whole(self, begin: int, end: int) -> tuple[int, int] | None:
@@ -44,7 +65,28 @@ class ShortAnswers:
         for period in self._periods:
             if period.start() <= begin and end <= period.end():
                 return self._of_period(period)
-        return self._trimmed(begin, end)
+        trimmed = self._trimmed(begin, end)
+        if trimmed is not None and self._is_of_other(trimmed[1]):
+            return None
+        return self._with_negation(*trimmed) if trimmed is not None and self._is_plain else trimmed
+
+    def _is_of_other(self, end: int) -> bool:
+        """True for '460 m' of '17 km, 460 m of ascent', if nobody asks for the ascent."""
+        of_other = _OF.match(self._sentence, end) if self._kind is AnswerKind.NUMBER else None
+        if of_other is None or content_stems(of_other["thing"]) & content_stems(self._question):
+            return False
+        return len(_MEASURED.findall(self._sentence)) > 1
+
+    def _with_negation(self, begin: int, end: int) -> tuple[int, int]:
+        """'cannot be loaded before noon' for 'before noon', which alone would say the opposite."""
+        negation = _NEGATION.search(self._sentence, 0, begin)
+        most = _MOST_BETWEEN if negation is not None and negation["verb"] is not None else 0
+        if negation is None or len(negation["between"].split()) > most:
+            return begin, end
+        if _UNTIL.search(self._sentence, negation.start(), end):
+            return begin, end
+        more = _WHICH_IS.match(self._sentence, end)
+        return negation.start(), end if more is None else more.end()
 
     def _of_period(self, period: re.Match[str]) -> tuple[int, int]:
         if _ASKS_START.search(self._question):

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import STOP_WORDS
 
 _ARTICLE = re.compile(r"\b(?:the|our|my|your|his|her|their|an?)\s+", re.I)
+_NAMES = re.compile(r"(?:[A-Z][\w’'-]*\s+)+(?=[a-z])")
+"""Names between an article and its thing: 'the Cotham Vale deposit'."""
 _WORD = re.compile(r"\s*(?P<word>[a-z][\w’'-]*)(?P<end>[?.,;:]?)")
 _MOST_WORDS = 3
 _SHORTEST = 4
@@ -24,6 +28,10 @@ _WHO_DOES = re.compile(r"^(?P<asks>who\s+(?:is|are|was|were)\s+)the\s+\w{2,}(?:e
 """Before what somebody does something with: 'led by' names the leader, and the passage need not say 'leader'."""
 _HOW_LONG_IS = re.compile(r"^how\s+long\s+(?:is|was)\s+$", re.I)
 """Before a thing that the quote itself must name: every sentence with a number of months might answer."""
+_HOW_MUCH_OF = re.compile(r"^how\s+(?:much|many)\s+of\s+$", re.I)
+_DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
+_PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
+_PROPER = re.compile(r"\b[A-Z][\w’'-]+(?:\s+[A-Z][\w’'-]+)*")
 _AUXILIARY = re.compile(r"\b(?:do|does|did|will|would|shall|should|can|could|may|might|must)\s+$", re.I)
 """Before a subject whose verb follows: the last word is no noun."""
 _REFERS_BACK = re.compile(r"^\W*(?:it|its|this|that|these|they|their|he|his|she|her|there|both)\b", re.I)
@@ -41,19 +49,67 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
     for before, words in _things(question):
         stems = content_stems(" ".join(words))
         has_length = _HOW_LONG_IS.search(before) is not None and not _REFERS_BACK.search(quote)
-        compared = near if has_length else around if _WHO.search(question) else stems
+        is_strict = _WHO.search(question) is not None or _HOW_MUCH_OF.search(before) is not None
+        compared = near if has_length else around if is_strict else stems
         is_missing = bool(stems) and not any(has_stem(stem, compared) for stem in stems)
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
         if is_missing or (is_noun and _is_of_another_kind(words, place, around)):
             missing.append(" ".join(words))
-    return tuple(missing)
+    return tuple(missing) or _not_done_by(question, quote, place) or _of_another_sentence(question, quote, place)
+
+
+def tells_doing(question: str, sentence: str, labels: str) -> bool:
+    """True if a sentence tells what the question says that somebody did, and by whom."""
+    doing = _DOING.search(question)
+    if doing is None or not has_stem(next(iter(content_stems(doing["verb"])), ""), content_stems(sentence)):
+        return False
+    stems, name = content_stems(f"{sentence}\n{labels}"), content_stems(doing["name"])
+    return all(has_stem(stem, stems) for stem in name)
+
+
+def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
+    """What somebody did by the question, if a sentence has neither the person nor what was done."""
+    doing = _DOING.search(question)
+    if doing is None or _PERSONAL.search(quote):
+        return ()
+    stems, name, verb = (
+        content_stems(f"{quote}\n{place.labels}"),
+        content_stems(doing["name"]),
+        content_stems(doing["verb"]),
+    )
+    if not name or not verb or any(has_stem(stem, stems) for stem in name | verb):
+        return ()
+    return (f"{doing['name']}{doing['verb']}",)
+
+
+def _of_another_sentence(question: str, quote: str, place: Place) -> tuple[str, ...]:
+    """What a question is about, if the quote is about another name and another sentence of the passage has it all.
+
+    'The tent is with Rosa, who returned it in June' tells nothing of 'The canoe is with Winnie'.
+    """
+    asked = [match.group() for match in _PROPER.finditer(question, 1)]
+    asked += [" ".join(words) for _, words in _things(question.strip())]
+    stems = [content_stems(one) for one in asked]
+    own = content_stems(quote)
+    names = [match.group() for match in _PROPER.finditer(quote, 1)]
+    others = content_stems(" ".join(word for name in names for word in name.split() if not is_time(word)))
+    if len(asked) < 2 or not all(stems) or _REFERS_BACK.search(quote) or not others - set[str]().union(*stems):
+        return ()
+    if any(has_stem(stem, own) for of_one in stems for stem in of_one):
+        return ()
+    for unit in quotable(place.text):
+        in_unit = content_stems(unit)
+        if unit != quote and all(has_stem(stem, in_unit) for of_one in stems for stem in of_one):
+            return tuple(asked)
+    return ()
 
 
 def _things(question: str) -> Iterator[tuple[str, list[str]]]:
     """The words behind each article, with the question's words before it."""
     for article in _ARTICLE.finditer(question):
         words: list[str] = []
-        match = _WORD.match(question, article.end())
+        names = _NAMES.match(question, article.end())
+        match = _WORD.match(question, article.end() if names is None else names.end())
         while match is not None and match["word"] not in STOP_WORDS and len(words) < _MOST_WORDS:
             words.append(match["word"])
             match = _WORD.match(question, match.end()) if not match["end"] else None

@@ -48,6 +48,11 @@ _WHO_DOES = re.compile(
     re.IGNORECASE,
 )
 _PASSIVE = re.compile(r"\b(?:is|are|was|were|be|been|being)\s+(?:\w+ly\s+)?$", re.IGNORECASE)
+_PAIR = re.compile(
+    r"[\"']?(?P<key>[^\W\d][\w-]*)[\"']?\s*[:=]\s*(?P<value>\([^()]*\)|\[[^\[\]]*\]|\"[^\"]*\"|'[^']*'|[^,{}()\[\]:=]+)"
+)
+"""One of the entries of '{"A1": (841, 594), "A3": (420, 297)}'."""
+_NUMBER = re.compile(r"#?\w*\d[\w.]*(?<!\.)")
 _NATS = 8.0
 """Bonus of a clause with all the question's words over one with none; see bench/LOG.md."""
 
@@ -67,7 +72,11 @@ class ValuePreference:
 
     def __init__(self, question: str, sentence: str) -> None:
         self._wanted, self._unwanted = _changed_values(question, sentence)
-        if kind_asked(question) is AnswerKind.NAME:
+        entry = _of_entry(question, sentence)
+        self.is_whole = entry is not None
+        """The value is the short answer as it stands."""
+        self._wanted = entry or self._wanted
+        if entry is None and kind_asked(question) is AnswerKind.NAME:
             self._wanted = _name_by_role(question, sentence) or _subject(question, sentence) or self._wanted
         self._clauses = [] if self._wanted else _with_or_without(question, sentence) or _clauses(question, sentence)
 
@@ -80,6 +89,24 @@ class ValuePreference:
         """Return the bonus of characters [begin, end) of the sentence."""
         clause = sum(weight * part.share(begin, end) for part, weight in self._clauses)
         return _NATS * (clause - sum(part.share(begin, end) for part in self._unwanted))
+
+
+def _of_entry(question: str, sentence: str) -> _Part | None:
+    """The value of the one entry whose key the question has, or the key of the one whose numbers it has."""
+    entries = list(_PAIR.finditer(sentence, sentence.find("{") + 1)) if "{" in sentence else []
+    if len(entries) < 2:
+        return None
+    stems, numbers = content_stems(question), set(_NUMBER.findall(question))
+    by_value = [one for one in entries if numbers and numbers <= set(_NUMBER.findall(one["value"]))]
+    if len(by_value) == 1:
+        return _Part(*by_value[0].span("key"))
+    by_key = [one for one in entries if content_stems(one["key"]) and content_stems(one["key"]) <= stems]
+    if len(by_key) != 1:
+        return None
+    begin, end = by_key[0].span("value")
+    inner = by_key[0]["value"].strip("()[]\"' ")
+    begin = sentence.find(inner, begin, end)
+    return _Part(begin, begin + len(inner))
 
 
 def _name_by_role(question: str, sentence: str) -> _Part | None:

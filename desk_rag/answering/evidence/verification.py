@@ -141,7 +141,8 @@ def verify_answer(
     if not quotes or not sources:
         return Verdict(1.0, True)
     evidence = " ".join(quotes)
-    chunks = [source.text for source in sources if source.number in cited] or [sources[0].text]
+    read = [source for source in sources if source.number in cited] or [sources[0]]
+    chunks = [f"{source.text}\n{place_of_source(source).labels}" for source in read]
     similarity = None
     if embedder is not None and embedder.is_embedded:
         (vector,) = embedder.embed_chunks([evidence])
@@ -170,7 +171,10 @@ def verify_answer(
     )
     if unmet or objected:
         return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet)
-    if verdict.supported and single is not None and says_all(question, single.quote):
+    if single is None:
+        return verdict
+    labels = place_of_source(by_number[single.source_number]).labels
+    if verdict.supported and says_all(question, single.quote, labels):
         return replace(verdict, probability=max(verdict.probability, _SAYS_ALL))
     return verdict
 

@@ -42,8 +42,10 @@ from desk_rag.answering.requirements.correspondence import correspondents
 from desk_rag.answering.requirements.dates import dates, past_note, relative_note, without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.rows import fields, rows_alike
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
@@ -222,20 +224,36 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
-    for event in _read(reader, question, look):
+    for event in mails.name_first_person(_read(reader, question, look), question):
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
-            quote, today = done.citations[0].quote, datetime.now(UTC).astimezone().date()
+            citation, today = done.citations[0], datetime.now(UTC).astimezone().date()
+            quote, labels = citation.quote, f"{citation.path.stem} {citation.location.heading}"
             reason = (
                 misfit(question, done.text, quote)
-                or not_the_sum(question, done.text, quote)
+                or not_the_sum(question, done.text, quote, labels)
                 or past_note(question, done.text, today)
+                or _one_of_several_rows(reader.store, question, done)
             )
             if reason and not done.doubtful:
                 done = _with_doubt(done, reason)
             counted_from = _day_meant(reader.store, done)
             event = Finished(replace(done, notices=(*done.notices, counted_from)) if counted_from else done)
         yield event
+
+
+def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:
+    """A sentence about other rows of the quoted table that fit the question as well; empty if there are none."""
+    citation = done.citations[0]
+    if not fields(citation.quote):
+        return ""
+    texts = [passage.chunk.text for passage in store.passages_of(citation.path)]
+    others = rows_alike(question, citation.quote, done.text, texts)
+    return (
+        f"{others + 1:,} rows of {clean_name(citation.path.name)} fit the question; this is one of them"
+        if others
+        else ""
+    )
 
 
 def _day_meant(store: Store, done: Answer) -> str:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import AnswerEvent, AnswerText, Evidence, Finished
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import summary
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.correspondence import Correspondents, Header, correspondents, header_of, headers
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import Place, place_of_passage, place_of_source
@@ -48,6 +49,7 @@ _TO_WHOM = re.compile(
     r"|^\W*who\s+was\s+.*\bmails?\s+(?:sent|written)\s+to\b",
     re.I,
 )
+_FIRST_PERSON = re.compile(r"(?:(?:you|they)\s+(?:have|had|got)\s+)?(?:I|me|my|myself|mine|we|us|our)", re.I)
 _LIGHT = content_stems(
     "mail mails email emails e letter message messages show list find give display open write wrote written say said"
     " tell told send sent reply replied answer answered report get got receive received come came me all in on of"
@@ -130,6 +132,42 @@ def name_correspondent(events: Iterator[AnswerEvent], question: str) -> Iterator
                 yield Finished(replace(done, text=name, citations=citations))
             case _:
                 yield event
+
+
+def name_first_person(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
+    """Pass on an answer; where it names a person as 'I' or 'my', name the sender of the quoted mail by its heading."""
+    if kind_asked(question) is not AnswerKind.NAME:
+        yield from events
+        return
+    text: list[AnswerEvent] = []
+    for event in events:
+        if isinstance(event, AnswerText):
+            text.append(event)
+            continue
+        named = _with_sender(event.answer) if isinstance(event, Finished) else None
+        if named is not None:
+            yield Evidence(named.citations[-1], named.support)
+            yield AnswerText(named.text)
+            yield Finished(named)
+        else:
+            yield from text if isinstance(event, Finished) else ()
+            yield event
+
+
+def _with_sender(done: Answer) -> Answer | None:
+    """The answer with the sender in place of 'I'; None for other answers, and where no heading names the sender."""
+    if not done.found or len(done.citations) != 1 or not _FIRST_PERSON.fullmatch(done.text.strip(" .")):
+        return None
+    source = next((one for one in done.sources if one.number == done.citations[0].source_number), None)
+    place = place_of_source(source) if source is not None else None
+    header = header_of(place, max(0, place.text.find(done.citations[0].quote))) if place is not None else None
+    if source is None or header is None or header.begin < 0:
+        return None
+    line = QuoteFinder([source]).find(source.text[header.begin : header.end])
+    if line is None:
+        return None
+    notice = f"“{done.text.strip(' .')}” is read as {header.sender}, who wrote it"
+    return replace(done, text=header.sender, citations=(*done.citations, line), notices=(*done.notices, notice))
 
 
 def _mails(store: Store, under: Sequence[Path]) -> tuple[list[_Mail], int]:

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
+from desk_rag.answering.requirements.answer_kinds import asks_quantity
+
 _ASKING = (
     r"(?:(?:at|by|in|on|from|to|for|with|of|since|until)\s+)?"
     r"(?:who|whom|whose|what|which|when|where|why|how)\b"
@@ -82,10 +84,12 @@ _ASKED_OF = {
     "younger": "How old is {}?", "thicker": "How thick is {}?", "thinner": "How thick is {}?",
 }  # fmt: skip
 _COMPARED = re.compile(
-    rf"^(?:which|who|what)(?:\s+[\w-]+){{0,2}}?\s+(?:is|was)\s+(?:the\s+)?(?P<word>{'|'.join(_ASKED_OF)})\s*[,:]?\s+"
+    rf"^(?:which|who|what)(?P<noun>(?:\s+[\w-]+){{0,2}}?)\s+(?:is|was)\s+(?:the\s+)?(?P<word>{'|'.join(_ASKED_OF)})\s*[,:]?\s+"
     r"(?P<first>.+?)\s+or\s+(?P<second>.+?)\?*$",
     re.I,
 )
+_LEANS = re.compile(r"(?P<preposition>of|from|in|for|at|on|by)\s+\S")
+_BARE = re.compile(r"[A-Z]|\d+\w?")
 _MEASURE = re.compile(
     r"(?<![\w.,])(?P<before>[€$£¥]|[A-Z]{3}\b)?\s?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\d.,:/-]*\d)"
     r"\s?(?P<unit>[^\W_][\w/]*|[€$£¥%])?"
@@ -98,11 +102,15 @@ class Comparison:
 
     word: str
     names: tuple[str, str]
+    quantity: str = ""
+    """The measure that is compared, if the question names it: 'deposit'."""
 
     @property
     def questions(self) -> tuple[str, str]:
         """The question for the measure of each."""
         first, second = self.names
+        if self.quantity:
+            return f"What is the {self.quantity} of {first}?", f"What is the {self.quantity} of {second}?"
         return _ASKED_OF[self.word].format(first), _ASKED_OF[self.word].format(second)
 
     def verdict(self, first: str, second: str) -> str:
@@ -122,7 +130,17 @@ class Comparison:
 def comparison(question: str) -> Comparison | None:
     """The two things of a question such as 'Which is cheaper, larch or oak?'; None for others."""
     match = _COMPARED.match(" ".join(question.split()))
-    return Comparison(match["word"].lower(), (match["first"], match["second"])) if match is not None else None
+    if match is None:
+        return None
+    word, noun, first, second = match["word"].lower(), match["noun"].strip(), match["first"], match["second"]
+    if asks_quantity(f"What is the {noun} of {first}?"):
+        return Comparison(word, (first, second), noun)
+    if leaned := _LEANS.match(second):  # 'the insurance of 2025 or of 2026'
+        head, preposition, _ = first.partition(f" {leaned['preposition']} ")
+        second = f"{head} {second}" if preposition else second
+    if noun and all(_BARE.fullmatch(name) for name in (first, second)):  # 'Which shed is larger, C or D?'
+        first, second = f"{noun} {first}", f"{noun} {second}"
+    return Comparison(word, (first, second))
 
 
 def _measure(text: str) -> tuple[Decimal, str] | None:

@@ -34,6 +34,16 @@ _ASKS_SEVERAL = re.compile(
     r"(?:two|three|four|five|six|seven|eight|nine|ten|both|\d{1,2})\s+(?:[\w-]+\s+){0,3}?(?P<things>[\w-]+s)\s*(?=[?.]|$|\b(?:in|of|from|for)\b)",
     re.I,
 )
+_SUPERLATIVE = re.compile(
+    r"\b(?P<word>highest|lowest|largest|biggest|smallest|longest|shortest|cheapest|dearest|oldest|youngest|heaviest|lightest|tallest"
+    r"|widest|deepest|fastest|slowest|(?:most|least)\s+expensive)\b",
+    re.I,
+)
+_SAYS_EXTREME = re.compile(
+    r"\b(?:\w{3,}est|most|least|maxim\w+|minim\w+|records?|limits?|above|below|over|under|up\s+to|beyond|more\s+than|less\s+than|only"
+    r"|exceed\w*|max|min|no\s+(?:more|less|larger|longer)|upper|lower|top|first|last)\b",
+    re.I,
+)
 _PART = "The question asks for a total, and the quote may be only one part of it"
 _SAYS_TOTAL = re.compile(r"\b(?:totals?|sum|altogether|in\s+all|gesamt\w*|summe)\b", re.I)
 
@@ -93,12 +103,18 @@ def asks_money(question: str) -> bool:
     return _ASKS_MONEY.search(question.strip()) is not None
 
 
-def not_the_sum(question: str, answer: str, quote: str) -> str:
-    """Return a sentence that says why an answer is not the money or the total asked for; empty if it may be."""
+def not_the_sum(question: str, answer: str, quote: str, labels: str = "") -> str:
+    """Return a sentence that says why an answer is not the money, the total or the most asked for; empty if it may be.
+
+    `labels` are name and heading of the file.
+    """
     if asks_money(question):
         columns = [column for column, value in fields_of(quote).items() if value == answer] or [""]
         if measure := measure_of(columns[0], answer):
             return f"The question asks for money, and “{answer}” has the unit “{measure}”"
+    most = _SUPERLATIVE.search(question)
+    if most is not None and not _SAYS_EXTREME.search(f"{quote} {labels}"):
+        return f"The question asks for the {most['word'].lower()}, and the quote does not say that it is"
     return _PART if _is_part(question, quote) else ""
 
 

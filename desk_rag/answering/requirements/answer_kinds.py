@@ -31,6 +31,22 @@ _ASKS_PHONE = re.compile(
     r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
 )
 _ASKS_ADDRESS = re.compile(r"\be-?mail\s+address\b", re.I)
+_ASKS_POSTAL = re.compile(
+    r"^(?:what|which)\b.*(?<!mail\s)(?<!web\s)(?<!ip\s)(?<!net\s)\baddress\b(?!\s+book)"
+    r"|^where\s+(?:do|does|did)\s+.+\s+lived?\b",
+    re.I,
+)
+_QUANTITIES = (
+    "rent price costs? fees? deposit premium salary wages? fine budget turnover excess balance charge fare income"
+    " revenue profit debt weight height length width depth distance temperature pressure capacity duration"
+)
+_ASKS_QUANTITY = re.compile(
+    r"^what(?:['’]s|\s+(?:is|was|are|were))\s+(?:(?!(?:of|for|in|on|at|to|from|with|about|by|and|or|behind|under)\b)[\w’'-]+\s+){1,5}?"
+    rf"(?:{_QUANTITIES.replace(' ', '|')})"
+    r"(?=\s*\?*$|\s+(?:of|for|in|on|at|per|to|from|during|since|with|without)\b)",
+    re.I,
+)
+"""'What is the rent of the flat?', which a text answers with a number."""
 _ASKS_FREQUENCY = re.compile(r"^how\s+(?:often|frequently|regularly)\b", re.I)
 _ASKS_AMOUNT = re.compile(r"^how\s+(?:much|many)\b", re.I)
 _ASKS_NUMBER = re.compile(
@@ -66,9 +82,11 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_TIME = re.compile(
     r"(?:[€$£¥]|\b(?:EUR|USD|GBP|CHF|SEK|NOK|DKK)\b)\s?\d[\d.,]*|\d[\d.,]*\s?(?:[€$£¥%°]|(?:EUR|USD|GBP|CHF|SEK|NOK|DKK"
     r"|crowns?|euros?|dollars?|pounds?|francs?|per\s?cent|[cm]?m2?|km|k?g|k?Wh?|litres?)\b)"
-    r"|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|\b[A-Z]{2,}-\d[\w-]*"
+    r"|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|\b[A-Z]{2,}-\d[\w-]*|\b(?:flat|room|floor|house|page|part|chapter|table|seat|platform|gate"
+    r"|number|no\.?|unit|building|apartment|suite|box|shelf|row)\s\d+[a-z]?\b",
+    re.I,
 )
-"""Amounts, measures and reference numbers, whose digits say no time."""
+"""Amounts, measures and numbered things, whose digits say no time."""
 _YEAR = re.compile(r"\b(?:1\d|20)\d\d\b|['’]\d\d\b|\b(?:last|this|next|previous|same)\s+year\b", re.I)
 _COLOUR = re.compile(
     r"\bRAL\s?\d|#[0-9a-f]{6}\b|\bcolou?r|(?:white|black|gr[ae]y|silver|red|blue|green|yellow|orange|purple|violet|pink"
@@ -101,7 +119,12 @@ _PAST = re.compile(r"\b(?:was|were|has\s+been|have\s+been|had\s+been)\b", re.I)
 
 _PROPOSES = re.compile(r"\b(?:propos|suggest)\w*|\bwould\s+(?:like|prefer)\b", re.I)
 _ASKS_DONE = re.compile(
-    r"^when\s+(?:was|were|did|has|have)\b(?!.*\b(?:writ(?:e|ten)|wrote|dated?|issued?|invoiced?|made|drawn|signe?d?|held)\b)",
+    r"^when\s+(?:was|were|did|has|have)\b(?!.*(?<!\bthe\s)(?<!\bour\s)(?<!\bmy\s)(?<!\ban\s)"
+    r"\b(?:writ(?:e|ten)|wrote|dated?|issued?|invoiced?|made|drawn|signe?d?|held)\b(?!\s+\S*\d))",
+    re.I,
+)
+_PRONOUN = re.compile(
+    r"(?:(?:you|they)\s+(?:have|had|got)\s+)?(?:I|me|my|mine|we|us|our|you|your|he|she|him|his|her|they|them|their|it)$",
     re.I,
 )
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
@@ -124,18 +147,23 @@ class AnswerKind(Enum):
     LANGUAGE = "a language"
     PHONE = "a phone number"
     ADDRESS = "a mail address"
+    POSTAL = "an address"
     FREQUENCY = "a number of times"
 
 
 _ASKS = (
     (_ASKS_NAME, AnswerKind.NAME), (_ASKS_YEAR, AnswerKind.YEAR), (_ASKS_TIME, AnswerKind.TIME),
     (_ASKS_COLOUR, AnswerKind.COLOUR), (_ASKS_LANGUAGE, AnswerKind.LANGUAGE),
-    (_ASKS_PHONE, AnswerKind.PHONE), (_ASKS_ADDRESS, AnswerKind.ADDRESS),
+    (_ASKS_PHONE, AnswerKind.PHONE), (_ASKS_ADDRESS, AnswerKind.ADDRESS), (_ASKS_POSTAL, AnswerKind.POSTAL),
     (_ASKS_FREQUENCY, AnswerKind.FREQUENCY), (_ASKS_AMOUNT, AnswerKind.AMOUNT), (_ASKS_NUMBER, AnswerKind.NUMBER),
+    (_ASKS_QUANTITY, AnswerKind.NUMBER),
 )  # fmt: skip
 _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
     AnswerKind.ADDRESS: re.compile(r"\S@\S"), AnswerKind.LANGUAGE: _LANGUAGE,
+    AnswerKind.POSTAL: re.compile(
+        r"^(?![\s\S]*\S@\S)(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s", re.I
+    ),
 }  # fmt: skip
 
 
@@ -143,6 +171,11 @@ def kind_asked(question: str) -> AnswerKind | None:
     """Return the kind of answer that a question asks for; None if it does not say."""
     plain = question.strip()
     return next((kind for pattern, kind in _ASKS if pattern.search(plain)), None)
+
+
+def asks_quantity(question: str) -> bool:
+    """True if a question asks for something that is a number, such as a rent, a price or a weight."""
+    return _ASKS_QUANTITY.search(question.strip()) is not None
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
@@ -183,6 +216,12 @@ def misfit(question: str, answer: str, quotes: str) -> str:
         and not set(answer.split()) & set(who_is["name"].split())
     ):
         return f"The question asks who {who_is['name']} is, and “{answer}” is another name"
+    is_head = re.search(rf"\bdate:\s*{re.escape(answer.strip())}", quotes, re.I) is not None
+    is_row = "; " in quotes and not quotes.startswith("From: ")
+    if is_head and not is_row and _ASKS_DONE.search(question.strip()):
+        return f"“{answer}” is the date of the document"
+    if _PRONOUN.match(answer.strip()) and kind is AnswerKind.NAME:
+        return f"The question asks for a name, and “{answer}” is none"
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
     return ""

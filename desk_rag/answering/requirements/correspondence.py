@@ -44,7 +44,12 @@ _HEADER = re.compile(
     r"^From: (?P<sender>(?:(?!\sTo: )[^;\n])*)(?:; To: (?P<to>[^;\n]*))?(?:; Cc: (?P<cc>[^;\n]*))?(?:;.*)?$", re.M
 )
 """The line of a mail's header; 'From: Kessler To: Bright Paper' is a paragraph of another document."""
+_HEADER_LINE = re.compile(r"From: [^;\n]*; (?:To|Cc|Date|Subject): ")
 _HEADING = re.compile(r"(?:^|\n)(?P<sender>[^\n,]{2,60}), \d{1,2} [A-Z][a-z]+ \d{4}: ")
+_OF_LETTERS = re.compile(
+    r"\b(?:(?:e-?)?mails?|messages?|letters?|subject|senders?|recipients?|sen[dt]|wrote|written|write|repl(?:y|ied)|received)\b",
+    re.I,
+)
 _NOBODY = frozenset(
     """i we you he she they it us me them him her my our your his their someone somebody anyone anybody everyone the a
     an this that all last first write send mail mails email e-mail order each show list find give""".split()  # noqa: SIM905
@@ -89,6 +94,16 @@ def correspondents(question: str) -> Correspondents:
     sender = _first(_SENDER, question)
     recipient = _first(_RECIPIENT, question, capital=question[1:] != question[1:].lower())
     return Correspondents(sender, "" if recipient == sender else recipient)
+
+
+def asks_of_letters(question: str) -> bool:
+    """True if a question speaks of mails or letters, so that the heading of one may answer it."""
+    return _OF_LETTERS.search(question) is not None
+
+
+def is_header(line: str) -> bool:
+    """True for the line that heads a mail: 'From: …; To: …; Subject: …'."""
+    return _HEADER_LINE.match(line) is not None
 
 
 def headers(place: Place) -> Iterator[Header]:

@@ -15,6 +15,7 @@ from desk_rag.answering.requirements.answer_kinds import (
     only_dates_document,
     only_proposed,
 )
+from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
@@ -54,8 +55,20 @@ _START = re.compile(r"\b(?:start|begin|began|begun|open|from|since|as\s+of|comme
 _BEGINS = re.compile(r"\b(?:start|begin|began|begun|commenc)\w*", re.I)
 _ENDS = re.compile(r"\b(?:end|expire|finish)(?:s|es|ed|d)?\b", re.I)
 _OF_A_NAME = re.compile(r"^[^\W\d_a-z][\w.’'-]*(?:\s[^\W\d_a-z][\w.’'-]*)+,\s[^:;]{2,30}:\s")
-_CONTACT = content_stems("phone telephone mobile cell fax number email mail e-mail address call ring dial reach")
+_CONTACT = content_stems(
+    "phone telephone mobile cell fax number email mail e-mail address call ring dial reach live lives lived"
+)
 _HOW = content_stems("how much many long often far high large")
+_INSTEAD = tuple(
+    (content_stems(asked), content_stems(instead))
+    for asked, instead in (
+        ("return give back", "lend lent loan borrow"), ("deliver arrive", "order depart"), ("depart leave", "arrive"),
+        ("pay paid", "order issue"), ("repair mend fix", "break broke broken crack"), ("find found", "lose lost"),
+        ("cancel", "book reserve"), ("approve accept", "reject refuse decline propose"), ("die", "born"),
+        ("born", "die"),
+    )
+)  # fmt: skip
+"""Things that are done, each with what happens before it or in its place."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 
@@ -71,30 +84,31 @@ class Objections:
         self._plain = not names_code(question)
         self._known = set[str]() if asks_whether(question) else content_stems(question)
         self._storage = _ASKS_STORAGE.search(question.strip()) is not None
-        asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS)
+        asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS, AnswerKind.POSTAL)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
         self._says_meaning = definition_asked(question)
+        of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
+        self._instead = _instead_of(content_stems(question)) if of_event else []
+        self._no_header = not of_event and not asks_of_letters(question)
 
     def penalty(self, sentence: str) -> float:
         """The log-odds that a sentence loses."""
-        lost = 0.0
-        if self._kind is not None and not is_of_kind(self._kind, sentence):
-            lost += _OTHER_KIND
-        if only_proposed(self._question, sentence) or only_dates_document(self._question, sentence):
-            lost += _OTHER_KIND
-        if self._ends and _BEGINS.search(sentence) and not _END.search(sentence):
-            lost += _OTHER_KIND
-        if self._starts and _ENDS.search(sentence) and not _START.search(sentence):
-            lost += _OTHER_KIND
-        if self._whose and _OF_A_NAME.match(sentence) and not _share(self._whose, content_stems(sentence)):
-            lost += _OTHER_KIND
-        if self._says_meaning is not None and not self._says_meaning.search(sentence):
-            lost += _OTHER_KIND
-        if self._storage and not _STORAGE.search(sentence):
-            lost += _OTHER_KIND
-        if self._known and content_stems(sentence) <= self._known:
-            lost += _NOTHING_NEW
-        if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(sentence.strip())):
+        plain = sentence.strip()
+        stems = content_stems(sentence)
+        is_other = (
+            self._kind is not None and not is_of_kind(self._kind, sentence),
+            only_proposed(self._question, sentence) or only_dates_document(self._question, sentence),
+            self._ends and _BEGINS.search(sentence) and not _END.search(sentence),
+            self._starts and _ENDS.search(sentence) and not _START.search(sentence),
+            self._whose and _OF_A_NAME.match(sentence) and not _share(self._whose, stems),
+            self._says_meaning is not None and not self._says_meaning.search(sentence),
+            _tells_other(self._instead, stems),
+            self._storage and not _STORAGE.search(sentence),
+        )
+        lost = _OTHER_KIND * sum(map(bool, is_other))
+        lost += _NOTHING_NEW * (self._no_header and is_header(sentence))
+        lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
+        if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE
         return lost
 
@@ -115,6 +129,16 @@ def definition_asked(question: str) -> re.Pattern[str] | None:
     return re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I | re.M)
 
 
+def _instead_of(stems: set[str]) -> list[tuple[set[str], set[str]]]:
+    """What a question asks of being done, each with what must not be told in its place."""
+    return [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
+
+
+def _tells_other(pairs: list[tuple[set[str], set[str]]], stems: set[str]) -> bool:
+    """True if a sentence tells when a thing was lent, where the question asks when it was returned."""
+    return any(not asked & stems and instead & stems for asked, instead in pairs)
+
+
 def _share(stems: set[str], others: set[str]) -> bool:
     """True if one of the words is among the others."""
     return any(has_stem(stem, others) for stem in stems)
@@ -125,9 +149,13 @@ def asks_whether(question: str) -> bool:
     return _ASKS_WHETHER.match(question.strip()) is not None
 
 
-def says_all(question: str, sentence: str) -> bool:
-    """True if a sentence has all words of a question that carry meaning, and what may be an answer of its kind."""
-    kind, wanted, stems = kind_asked(question), content_stems(question) - _HOW, content_stems(sentence)
+def says_all(question: str, sentence: str, labels: str = "") -> bool:
+    """True if a sentence, with the labels it stands under, has all words of a question that carry meaning.
+
+    It must have what may be an answer of its kind, too.
+    """
+    kind, wanted = kind_asked(question), content_stems(question) - _HOW
+    stems = content_stems(f"{sentence}\n{labels}")
     of_kind = kind is not None and is_of_kind(kind, sentence)
     return of_kind and len(wanted) > 1 and all(has_stem(stem, stems) for stem in wanted)
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.keys import look_up_key
-from desk_rag.answering.requirements.labels import look_up_contact, look_up_label
+from desk_rag.answering.requirements.labels import look_up_contact, look_up_label, look_up_measure
 from desk_rag.answering.requirements.mentions import ENUMERATED
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
@@ -38,6 +39,11 @@ _ON_DATE = re.compile(r"\b(?:on|date|day|when)\b|^(?:paid|sold)$", re.I)
 _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
 _WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
 _WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
+_MEASURES = {
+    "long": "length", "large": "size area", "big": "size area", "heavy": "weight", "tall": "height", "high": "height",
+    "deep": "depth", "wide": "width", "thick": "thickness", "old": "age", "fast": "speed",
+}  # fmt: skip
+_HOW_LARGE = re.compile(rf"how\s+(?P<word>{'|'.join(_MEASURES)})\s+(?:is|was|are|were)\b", re.I)
 _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _WHAT = re.compile(r"^\W*what(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
 _LEAST_COVERED = 0.8
@@ -74,7 +80,8 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
     lookup = _look_up_row(question, places)
     if lookup is not None:
         return lookup
-    line = look_up_label(question, places) or look_up_key(question, places) or look_up_contact(question, places)
+    line = look_up_label(question, places) or look_up_key(question, places)
+    line = line or look_up_contact(question, places) or look_up_measure(question, places)
     return None if line is None else Lookup(line.place, line.begin, line.end, line.value)
 
 
@@ -124,9 +131,9 @@ def fields(text: str) -> list[_Field]:
 
 
 def _rows(question: str, wanted: set[str], requirements: Requirements, place: Place) -> Iterator[tuple[float, Lookup]]:
-    begin = 0
+    begin, of_letters = 0, asks_of_letters(question)
     for line in place.text.split("\n"):
-        cells = fields(line) if "; " in line else []
+        cells = fields(line) if "; " in line and (of_letters or not is_header(line)) else []
         if len(cells) > 1 and begin >= place.body:
             rated = _row(question, wanted, requirements, place, begin, line, cells)
             if rated is not None:
@@ -161,6 +168,25 @@ def _row(
     if _PAYING & content_stems(question) and re.match(r"-\s?\d", cell_asked_for.value):
         first += 1  # what was paid stands in a statement as a loss
     return covered, Lookup(place, begin, end, (first, begin + cell_asked_for.end))
+
+
+def rows_alike(question: str, quote: str, answer: str, texts: Sequence[str]) -> int:
+    """The number of other rows of a table that the question means as much as the quoted one, with other values."""
+    wanted = content_stems(question) - _LIGHT
+    cells = fields(quote)
+    column = next((cell.key for cell in cells if cell.value == answer.strip()), "")
+    named = {(cell.key, cell.value) for cell in cells if cell.key != column and _named(cell, wanted, question)}
+    if len(cells) < 2 or not column or not named:
+        return 0
+    asked = content_stems(question)
+    in_quote = {stem for stem in asked if has_stem(stem, content_stems(quote))}
+    others = set[str]()
+    for line in (line for text in texts for line in text.split("\n") if line != quote and "; " in line):
+        of_line = {cell.key: cell.value for cell in fields(line)}
+        fits = all(of_line.get(key) == value for key, value in named)
+        if fits and of_line.get(column, answer) != answer and all(has_stem(s, content_stems(line)) for s in in_quote):
+            others.add(line)
+    return len(others)
 
 
 def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:
@@ -202,9 +228,15 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
         of_verb = [cell for cell in others if content_stems(cell.key) & done & _PAYING and _ON_DATE.search(cell.key)]
         if len(of_verb) == 1:
             return of_verb[0]
-    for pattern, keys in ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS)):
+    kinds = ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS))
+    for pattern, keys in sorted(kinds, key=lambda kind: kind[0].match(question.lstrip()) is None):
         if pattern.search(question):
             fitting = [cell for cell in others if content_stems(cell.key) & keys]
             return fitting[0] if len(fitting) == 1 else None
+    measure = _HOW_LARGE.match(question.lstrip())
+    if measure is not None:
+        keys = content_stems(_MEASURES[measure["word"].lower()])
+        fitting = [cell for cell in others if content_stems(cell.key.replace("_", " ")) & keys]
+        return fitting[0] if len(fitting) == 1 else None
     stems_of_row = {stem for cell in named for stem in content_stems(f"{cell.key} {cell.value}")}
     return others[0] if others and wanted <= stems_of_row and _WHAT.match(question) else None

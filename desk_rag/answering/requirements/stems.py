@@ -16,12 +16,13 @@ _IRREGULAR = {
     for word, forms in (
         line.split(": ")
         for line in """\
-bring: brought;buy: bought;build: built;catch: caught;choose: chose chosen;come: came;draw: drew drawn
+begin: began begun;break: broke broken;bring: brought;buy: bought;build: built
+catch: caught;choose: chose chosen;come: came;draw: drew drawn
 drive: drove driven;eat: ate eaten;feed: fed;find: found;fly: flew flown;freeze: froze frozen;get: got gotten
-give: gave given;go: went gone;grow: grew grown;hold: held;keep: kept;know: knew known;lead: led;lend: lent
+give: gave given;go: went gone;grow: grew grown;hear: heard;hold: held;keep: kept;know: knew known;lead: led;lend: lent
 lose: lost;make: made;meet: met;pay: paid;ring: rang rung;rise: risen;run: ran;sell: sold;send: sent;sing: sang sung
 sit: sat;sleep: slept;speak: spoke spoken;spend: spent;stand: stood;steal: stole stolen;swim: swam swum
-take: took taken;teach: taught;tell: told;throw: threw thrown;write: wrote written
+take: took taken;teach: taught;tell: told;throw: threw thrown;wear: wore worn;win: won;write: wrote written
 foot: feet;man: men;mouse: mice;tooth: teeth;woman: women;child: children""".replace(";", "\n").split("\n")
     )
     for form in forms.split()
@@ -53,8 +54,8 @@ def content_stems(text: str) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _content_stems(text: str) -> frozenset[str]:
-    """See `content_stems`; the steps of an answer ask for those of the same few chunks."""
-    return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS)
+    """See `content_stems`; "s" is the end of a possessive. The steps of an answer ask for those of the same chunks."""
+    return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS and word != "s")
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source, Support
-from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder, narrow
+from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder
 from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.answering.writing import facts
 from desk_rag.answering.writing.contrasts import contradicts
@@ -246,7 +246,8 @@ def _log_odds(scores: SpanScores, begin: int, end: int) -> float:
 
 def _citation(window: Window) -> Citation:
     source = window.source
-    return Citation(source.number, source.path, narrow(source, window.begin, window.end), window.text)
+    location = source.location.within(source.text, window.begin, window.end)
+    return Citation(source.number, source.path, location, window.text)
 
 
 def _missing_reason(absent: Sequence[facts.Fact]) -> str:

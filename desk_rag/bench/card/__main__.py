@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,6 +20,7 @@ from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.answering.strategy import attention_path
 from desk_rag.bench import load
 from desk_rag.bench.card.memory import Ledger, capped
+from desk_rag.bench.card.processors import on_part
 from desk_rag.bench.card.serving import (
     DECODE,
     FULL,
@@ -63,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     began, results, failed = time.perf_counter(), [], False
     with (
         capped(device, options.gib) as tensors,
-        _multiprocessors(options.multiprocessors),
+        on_part(options.multiprocessors),
         load._place(options.dir) as place,
     ):
         for index, name in enumerate(names):
@@ -103,25 +102,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where chunk files go; beside the user's caches by default")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
     return parser.parse_args(list(argv))
-
-
-@contextmanager
-def _multiprocessors(count: int) -> Iterator[None]:
-    """Run on that many multiprocessors of the GPU, to come near the arithmetic of a smaller one."""
-    if not count:
-        yield
-        return
-    from torch.cuda.green_contexts import GreenContext
-
-    try:
-        context: Any = GreenContext.create(num_sms=count, device_id=0)
-    except RuntimeError as error:
-        raise ConfigError(f"This GPU cannot be divided: {error}", remedy="Leave --multiprocessors out.") from error
-    context.set_context()
-    try:
-        yield
-    finally:
-        context.pop_context()
 
 
 def _one_model(

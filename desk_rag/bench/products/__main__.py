@@ -18,6 +18,7 @@ import torch
 from torch.nn.functional import linear
 
 from desk_rag.bench.card.__main__ import _bandwidth
+from desk_rag.bench.card.processors import on_part
 from desk_rag.bench.harness import report
 from desk_rag.bench.models import shapes
 from desk_rag.bench.models.shapes import ModelShape
@@ -39,8 +40,9 @@ def main(argv: Sequence[str]) -> int:
     shape, counts = shapes.model_shape(options.shape), [int(text) for text in options.rows.split(",")]
     rate = _bandwidth(device)
     entries: list[dict[str, object]] = []
-    for name, parts in _matrices(shape).items():
-        entries += _measured(name, parts, counts, rate, device, options)
+    with on_part(options.multiprocessors):
+        for name, parts in _matrices(shape).items():
+            entries += _measured(name, parts, counts, rate, device, options)
     ours, library, bound = (
         {count: sum(float(str(one[way])) for one in entries if one["rows"] == count) for count in counts}
         for way in ("kernel_us", "bitsandbytes_us", "bound_us")
@@ -65,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"  {one['matrix']}, {one['rows']} rows, best tunings: {one['sweep']}")
     report.finish(
         {
-            "bench": "products", **report.environment(), "shape": options.shape, "gpu_bytes_per_s": rate,
+            "bench": "products", **report.environment(), "shape": options.shape,
+            "multiprocessors": options.multiprocessors, "gpu_bytes_per_s": rate,
             "values": "random", "products": entries,
         },
         options.out,
@@ -82,6 +85,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rows", default="1,16,64", help="numbers of rows, at most 128")
     parser.add_argument("--copies", type=int, default=8, help="matrices of each kind")
     parser.add_argument("--sweep", action="store_true", help="try other divisions of the kernel's work")
+    parser.add_argument("--multiprocessors", type=int, default=0, help="run on this many of the GPU's; 0 for all")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
     return parser.parse_args(list(argv))
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
@@ -26,12 +26,31 @@ if TYPE_CHECKING:
     from desk_rag.documents.chunking import Chunk
     from desk_rag.documents.document import Document
     from desk_rag.store.store import Store
-    from desk_rag.store.vectors.index import Matches, Vectors
+    from desk_rag.store.vectors.index import Vectors
 
 _SEARCHES = 40
 _PASSAGES_PER_DOCUMENT = 200
 _DIMENSIONS = 384
+_EMBEDDER = "made-up"
 _MIB = 1 << 20
+_Found = TypeVar("_Found")
+
+
+class ClusteredVectors:
+    """Random unit vectors around common centres, as embeddings are: random directions alone have no neighbours."""
+
+    def __init__(self, seed: int) -> None:
+        import numpy as np
+
+        self._centres = np.random.default_rng(0).standard_normal((256, _DIMENSIONS), dtype=np.float32)
+        self._generator = np.random.default_rng(seed)
+
+    def rows(self, count: int) -> Vectors:
+        """Return the next `count` vectors, float32 [count, 384]."""
+        vectors = self._centres[self._generator.integers(len(self._centres), size=count)]
+        vectors += 0.7 * self._generator.standard_normal(vectors.shape, dtype="float32")
+        vectors /= (vectors**2).sum(axis=1, keepdims=True) ** 0.5
+        return vectors
 
 
 def measure_files(place: Path, count: int) -> dict[str, object]:
@@ -73,37 +92,57 @@ def measure_files(place: Path, count: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def measure_rows(place: Path, count: int) -> dict[str, object]:
-    """Return how long word search takes among `count` made-up passages."""
-    from desk_rag.store.types import FileStamp
+def measure_rows(place: Path, count: int, *, with_vectors: bool = False) -> dict[str, object]:
+    """Return how long search and updates take among `count` made-up passages, and what they need."""
+    filled = fill_rows(place, count, with_vectors=with_vectors)
+    return {"rows": count, "fill_seconds": round(filled, 1), **measure_filled(place, count, with_vectors=with_vectors)}
 
-    text, began = MadeUpText(3), time.perf_counter()
+
+def fill_rows(place: Path, count: int, *, with_vectors: bool) -> float:
+    """Put `count` made-up passages into a catalog; return the seconds it took."""
+    text, nearby, began = MadeUpText(3), ClusteredVectors(1), time.perf_counter()
     with _store(place) as store:
         for number in range(0, count, _PASSAGES_PER_DOCUMENT):
-            document, chunks = _made_up_document(place, text, number)
-            store.put_document(document, chunks, FileStamp(10, 20, number, "1"))
-        filled = time.perf_counter() - began
-        times = _search_times(lambda query: store.search_words(query, 10), MadeUpText(7))
-    size = sum(file.stat().st_size for file in (place / "data").glob("catalog.sqlite*"))
-    return {"rows": count, "fill_seconds": round(filled, 1), "catalog_mib": size // _MIB, "word_search_ms": times}
+            _put_made_up(store, place, text, number, nearby if with_vectors else None)
+    return time.perf_counter() - began
+
+
+def measure_filled(place: Path, count: int, *, with_vectors: bool) -> dict[str, object]:
+    """Open a filled catalog and measure searches, one update, memory and the space on the disk."""
+    process, nearby, text = psutil.Process(), ClusteredVectors(2), MadeUpText(5)
+    result: dict[str, object] = {}
+    before = process.memory_info().rss
+    with _store(place) as store:
+        result["word_search_ms"] = _search_times(lambda query: store.search_words(query, 10), MadeUpText(7))
+        result["memory_with_words_mib"] = (process.memory_info().rss - before) // _MIB
+        if with_vectors:
+            questions = nearby.rows(_SEARCHES)
+            result["first_vector_search_ms"] = _vector_times(_nearest_in(store), questions[:1])[1]["median"]
+            result["vector_search_ms"] = _vector_times(_nearest_in(store), questions)[1]
+            result["memory_with_vectors_mib"] = (process.memory_info().rss - before) // _MIB
+        began = time.perf_counter()
+        path = _put_made_up(store, place, text, count, nearby if with_vectors else None)
+        result["add_200_passages_ms"] = round(1000 * (time.perf_counter() - began), 1)
+        began = time.perf_counter()
+        store.remove_documents([path])
+        result["remove_200_passages_ms"] = round(1000 * (time.perf_counter() - began), 1)
+        if with_vectors:
+            result["next_vector_search_ms"] = _vector_times(_nearest_in(store), nearby.rows(1))[1]["median"]
+    files = [file for file in (place / "data").rglob("*") if file.is_file()]
+    result["catalog_mib"] = sum(file.stat().st_size for file in files if file.name.startswith("catalog")) // _MIB
+    result["vector_index_mib"] = sum(file.stat().st_size for file in files if file.parent.name == "vectors") // _MIB
+    return result
+
+
+def _nearest_in(store: Store) -> Callable[[Vectors, int], object]:
+    return lambda question, limit: store.search_vectors(_EMBEDDER, question, limit)
 
 
 def measure_vectors(count: int) -> dict[str, object]:
     """Return how long exact search and search by graph take among `count` random vectors, and what they need."""
-    import numpy as np
-
     from desk_rag.store.vectors.index import ExactIndex, HnswIndex, approximate_search_available
 
-    generator = np.random.default_rng(1)
-
-    def unit(rows: int) -> Vectors:
-        # Clustered, as embeddings are: random directions alone have no neighbours to be found.
-        centres = generator.standard_normal((256, _DIMENSIONS), dtype=np.float32)
-        vectors = centres[generator.integers(256, size=rows)]
-        vectors += 0.7 * generator.standard_normal((rows, _DIMENSIONS), dtype=np.float32)
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
-
-    vectors = unit(count + _SEARCHES)
+    vectors = ClusteredVectors(1).rows(count + _SEARCHES)
     questions, vectors = vectors[count:], vectors[:count]
     exact = ExactIndex(_DIMENSIONS)
     exact.add(range(count), vectors)
@@ -124,8 +163,8 @@ def measure_vectors(count: int) -> dict[str, object]:
 
 
 def _vector_times(
-    search: Callable[[Vectors, int], Matches], questions: Vectors
-) -> tuple[list[Matches], dict[str, float]]:
+    search: Callable[[Vectors, int], _Found], questions: Vectors
+) -> tuple[list[_Found], dict[str, float]]:
     results, times = [], []
     for question in questions:
         began = time.perf_counter()
@@ -154,6 +193,17 @@ def _store(place: Path) -> Store:
     from desk_rag.store.store import Store
 
     return Store.open(place / "data", StoreSettings(reserve_gib=0), writer=True)
+
+
+def _put_made_up(store: Store, place: Path, text: MadeUpText, number: int, nearby: ClusteredVectors | None) -> Path:
+    """Put one document of made-up passages, with vectors if there are any to take; return its path."""
+    from desk_rag.store.types import FileStamp
+
+    document, chunks = _made_up_document(place, text, number)
+    store.put_document(document, chunks, FileStamp(10, 20, number, "1"))
+    if nearby is not None:
+        store.put_vectors(_EMBEDDER, [chunk.chunk_id for chunk in chunks], nearby.rows(len(chunks)))
+    return document.source.path
 
 
 def _made_up_document(place: Path, text: MadeUpText, number: int) -> tuple[Document, list[Chunk]]:

@@ -16,7 +16,7 @@ from desk_rag.config import GIB, Settings
 from desk_rag.errors import catalog_lost
 from desk_rag.ingest import damage, deletions
 from desk_rag.sanitize import shown_path
-from desk_rag.store import presence
+from desk_rag.store import kv_directory, presence
 from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase
 from desk_rag.store.chats.place import places
 from desk_rag.store.opening import has_traces
@@ -59,12 +59,17 @@ def data_dir(settings: Settings) -> Finding:
 
 
 def kv_dir(settings: Settings) -> list[Finding]:
-    """Check the directory of the caches if it is not the default one."""
+    """Check the directory of the caches if it is not the default one. Raises StoreError as indexing does."""
     place = settings.store.kv_place
     if not _has_store(settings):
-        return [] if place is None else [Finding("kv_dir", Verdict.OK, f"{place}, set up when something is indexed")]
+        if place is None:
+            return []
+        kv_directory.check_new(place)
+        return [Finding("kv_dir", Verdict.OK, f"{shown_path(place)}, set up when something is indexed")]
     with _open(settings) as store:
         away = store.kv_away
+    if away and place is not None and place.is_dir() and kv_directory.marker_of(place) is None:
+        kv_directory.check_new(place)
     if away:
         remedy = "If its drive is not connected, connect it; else set `kv_dir` under [store] to a directory of its own."
         return [Finding("kv_dir", Verdict.WARN, away, remedy)]

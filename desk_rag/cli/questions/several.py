@@ -41,7 +41,7 @@ _LARGEST = 16 << 20
 
 
 def questions_of(question: str, batch: Path | None) -> list[str]:
-    """Return the questions to answer: the argument, or the lines of standard input or of a file.
+    """Return the questions to answer: the argument, or the lines of standard input or of a file but for comments ('#').
 
     The argument itself may have line breaks. Raises ConfigError for a file that cannot be read or has no question.
     """
@@ -58,7 +58,7 @@ def questions_of(question: str, batch: Path | None) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise ConfigError(f"{batch} cannot be read: {reason}.", remedy="Name a file of questions.") from error
-    questions = [line.strip() for line in lines if line.strip()]
+    questions = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not questions and batch is not None:
         raise ConfigError(f"{batch} holds no question.", remedy="One question a line.")
     return questions or [""]

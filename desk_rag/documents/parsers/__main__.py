@@ -21,7 +21,7 @@ from desk_rag.documents.ocr import is_picture
 from desk_rag.documents.parser_process import read_frame, write_frame
 from desk_rag.documents.parsers.building import Parsed, first_bytes, first_lines
 from desk_rag.documents.parsers.encoding import decode
-from desk_rag.documents.sensitive import secret_in
+from desk_rag.documents.rules.sensitive import secret_in
 from desk_rag.documents.status import beginning_only
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, SecretDocument
 
@@ -194,8 +194,9 @@ class _Cutter:
         rows: list[list[object]] = []
         for chunk in split(parsed, self._counter, ChunkSize(*self._sizes)):
             where = chunk.location
-            lines = (where.line_start, where.line_end)
-            rows.append([chunk.text, chunk.num_tokens, where.heading, where.page_start, where.page_end, *lines])
+            place = (where.page_start, where.page_end, where.line_start, where.line_end)
+            parts = [[part.begin, part.page, part.line_start, part.line_end, part.section] for part in where.parts]
+            rows.append([chunk.text, chunk.num_tokens, where.heading, parts, *place])
         return rows
 
 

@@ -279,7 +279,12 @@ class ModelRunner:
         self.cache.set_length(0)
         if self.fused is None:
             run = self.run()
-            return lambda: run.forward(prompt_ids, 0)
+
+            def prefill() -> torch.Tensor:
+                self.cache.set_length(0)
+                return run.forward(prompt_ids, 0)
+
+            return prefill
         ids = torch.tensor(list(prompt_ids), device=self._model.device)
         implementations = full_prefill.implementations(self._model, self.cache, self.fused, ids)
         size = len(prompt_ids).bit_length()

@@ -2,12 +2,14 @@
 
 At every launch Triton inspects each argument to find the matching compiled kernel, which takes the host longer than
 small kernels take a GPU. Here only the first launch on each device does so; later ones call the compiled kernel with
-addresses.
+addresses. Also tells how many multiprocessors work is divided among.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,3 +58,23 @@ class CompiledLaunch:
 def alike(*strides: int) -> bool:
     """True if a kernel compiled for strides that pass this test is also valid for these."""
     return math.gcd(*strides) % _ALIGNED == 0 and max(strides) < _MOST
+
+
+_allowed: dict[int, int] = {}
+"""Multiprocessors that this process may use, by device index; all of them where it is not named."""
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Number of a GPU's multiprocessors to divide work among."""
+    index = device.index or 0
+    return _allowed.get(index) or int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+@contextmanager
+def on_multiprocessors(count: int, index: int = 0) -> Iterator[None]:
+    """Divide work among that many multiprocessors of a GPU, for a process that is given a part of it."""
+    _allowed[index] = count
+    try:
+        yield
+    finally:
+        del _allowed[index]

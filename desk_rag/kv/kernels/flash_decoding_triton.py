@@ -20,7 +20,7 @@ import torch
 import triton
 
 from desk_rag.kv.kernels.availability import is_large
-from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, multiprocessors
 from desk_rag.kv.kernels.flash_decoding_kernel import attend_share, merge_rows
 
 _MOST_SHARES = 64
@@ -151,7 +151,7 @@ class FlashDecoding:
         tuning = self._tuning or tuning_for(kind, self._device)
         at_once = _INTERPRETED_PROGRAMS
         if self._device.type == "cuda":
-            at_once = tuning.programs * torch.cuda.get_device_properties(self._device).multi_processor_count
+            at_once = tuning.programs * multiprocessors(self._device)
         left = self._dtype if tuning.half_shares else torch.float32
         places = (_WAVES * at_once, tuning.block)
         shape = (self._group, self._kv_heads, self._dim)

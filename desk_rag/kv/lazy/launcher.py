@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from desk_rag.kv.kernels.compiled_launch import multiprocessors
 from desk_rag.kv.lazy import decode_kernel, merge_kernel, prefill_kernel
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.lazy.tiles import TokenRun, pack_shares
@@ -131,7 +132,7 @@ class LazyKernel:
             kv_heads=kv_heads,
             dim=dim,
             tuning=tuning,
-            processors=torch.cuda.get_device_properties(device).multi_processor_count if gpu else 0,
+            processors=multiprocessors(device) if gpu else 0,
             prepares=gpu and torch.cuda.get_device_capability(device)[0] >= 9,
         )
 

@@ -8,6 +8,7 @@ GPU beside a slow drive may prefill everything, question included, in one pass b
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,8 +16,9 @@ from enum import Enum
 _MARGIN = 0.9
 """Share of the time of loading everything below which chunks are prefilled instead: rates are estimates."""
 
-_WHOLE_MARGIN = 0.95
-"""Share of the time with caches below which everything is prefilled in one pass."""
+_PROMISE = 0.9
+"""Share of full prefill's time that loading must promise to stay below: full prefill takes as long as it took before,
+while a drive may be slower than it was."""
 _AROUND = 128
 """Tokens before and behind the chunks of a prompt."""
 
@@ -51,16 +53,19 @@ class Rates:
     """Time for a chunk, whatever its length."""
     prefill_tokens_per_second: float
     question_seconds: float = 0.0
-    """Time of the question's pass."""
-    whole_seconds: float = 0.0
-    """Time of full prefill, whatever the prompt's length."""
-    whole_tokens_per_second: float = 0.0
-    """Rate of full prefill besides; 0 if it was not measured, because loading always wins there."""
+    """Time of an answer from chunks in device memory: looking them up, placing them, the question's pass."""
+    chunk_seconds: float = 0.0
+    """The same for every chunk besides."""
+    whole: tuple[tuple[float, float], ...] = ()
+    """Tokens of some prompts, ascending, and the seconds of their full prefill; empty if loading always wins."""
 
     def __post_init__(self) -> None:
-        times = self.drive_seconds, self.prefill_seconds, self.question_seconds, self.whole_seconds
-        if min(*times, self.whole_tokens_per_second) < 0:
+        times = self.drive_seconds, self.prefill_seconds, self.question_seconds, self.chunk_seconds
+        if min(times) < 0:
             raise ValueError("a negative time")
+        lengths = [tokens for tokens, _ in self.whole]
+        if lengths != sorted(set(lengths)) or any(min(point) <= 0 for point in self.whole):
+            raise ValueError("times of full prefill that are not positive, or not in order")
         if min(self.drive_bytes_per_second, self.ram_bytes_per_second, self.prefill_tokens_per_second) <= 0:
             raise ValueError("a rate that is not positive")
 
@@ -76,11 +81,24 @@ class Rates:
         tokens = sum(chunk.num_tokens for chunk in chunks)
         return len(chunks) * self.prefill_seconds + tokens / self.prefill_tokens_per_second
 
-    def whole(self, num_tokens: int) -> float:
-        """Return the seconds of full prefill of a prompt with so many tokens in chunks; infinite if not measured."""
-        if not self.whole_tokens_per_second:
+    def cached(self, chunks: Sequence[StoredChunk]) -> float:
+        """Return the seconds until the first token of an answer that loads these chunks."""
+        return self.loading(chunks) + self.question_seconds + len(chunks) * self.chunk_seconds
+
+    def full_prefill(self, num_tokens: int) -> float:
+        """Return the seconds of full prefill of a prompt with so many tokens in chunks; infinite if not measured.
+
+        Linear between the lengths that were measured and beyond the longest; short prompts take as long as the
+        shortest of them, because launches take longer than arithmetic there.
+        """
+        if not self.whole:
             return math.inf
-        return self.whole_seconds + (num_tokens + _AROUND) / self.whole_tokens_per_second
+        tokens = max(num_tokens + _AROUND, self.whole[0][0])
+        if len(self.whole) == 1:
+            return self.whole[0][1] * tokens / self.whole[0][0]
+        end = min(max(1, bisect_left(self.whole, (tokens, 0.0))), len(self.whole) - 1)
+        (left, shorter), (right, longer) = self.whole[end - 1 : end + 1]
+        return shorter + (longer - shorter) * (tokens - left) / (right - left)
 
     def pays(self, nbytes: int, prefill_seconds: float) -> bool:
         """Return whether reading a chunk's KV from the drive is faster than prefilling it."""
@@ -109,6 +127,10 @@ def to_prefill(chunks: Sequence[StoredChunk], rates: Rates) -> frozenset[int]:
 
 
 def whole_is_faster(chunks: Sequence[StoredChunk], rates: Rates) -> bool:
-    """Return whether full prefill of all of these chunks begins the answer sooner than loading them."""
-    seconds = rates.whole(sum(chunk.num_tokens for chunk in chunks))
-    return seconds < _WHOLE_MARGIN * (rates.loading(chunks) + rates.question_seconds)
+    """Return whether full prefill of all of these chunks is to be preferred to loading them."""
+    return rates.cached(chunks) > _PROMISE * rates.full_prefill(sum(chunk.num_tokens for chunk in chunks))
+
+
+def never_loads(lengths: Sequence[int], rates: Rates) -> bool:
+    """Return whether full prefill is to be preferred even where chunks of these lengths are in device memory."""
+    return whole_is_faster([StoredChunk(tokens, 0, Tier.DEVICE) for tokens in lengths], rates)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import triton.language as tl
 
-from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike, multiprocessors
 from desk_rag.kv.nf4 import kernel
 from desk_rag.kv.nf4.matrix import BLOCK, Nf4Matrix
 
@@ -17,6 +17,8 @@ _FEWEST_STEPS = 3
 """Steps per program, at least: fewer would not hide the first step's wait."""
 _MOST_BLOCKS = 16_384
 """Blocks of output columns that the counters are made for."""
+_INTERPRETED_PROCESSORS = 8
+"""Any number: the interpreter's results do not depend on it."""
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -83,7 +85,8 @@ def multiply(rows: torch.Tensor, matrix: Nf4Matrix, tuning: Nf4Tuning | None = N
 def shares_of(blocks: int, width: int, tuning: Nf4Tuning, device: torch.device) -> int:
     """Return into how many shares the weights' columns are divided, so that all multiprocessors have work."""
     steps = -(-width // (BLOCK * tuning.groups))
-    shares = max(1, min(_multiprocessors(device) * tuning.programs // blocks, steps // _FEWEST_STEPS))
+    processors = multiprocessors(device) if device.type == "cuda" else _INTERPRETED_PROCESSORS
+    shares = max(1, min(processors * tuning.programs // blocks, steps // _FEWEST_STEPS))
     return -(-steps // -(-steps // shares))
 
 
@@ -100,13 +103,6 @@ def _launch(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning, _e
     """The same one for the same kernel; numbers of columns that 16 divides have one of their own."""
     options: dict[str, object] = {"num_warps": tuning.warps, "num_stages": tuning.stages}
     return CompiledLaunch(kernel.multiply, constants(tokens, dtype, biased, tuning), options)
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 8  # the interpreter's results do not depend on it
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @functools.cache

@@ -29,7 +29,18 @@ def _turns(opening: str, closing: str, answer: str, *, begin: str = "") -> str:
 
 _FIRST_ROLE = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
 _BOS = "{{ bos_token }}"
+_HARMONY = (
+    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+    "Knowledge cutoff: 2024-06\n\nReasoning: low\n\n"
+    "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+    "<|end|>{% for message in messages %}{% if message['role'] == 'system' %}"
+    "<|start|>developer<|message|># Instructions\n\n{{ message['content'] }}\n\n<|end|>"
+    "{% else %}<|start|>{{ message['role'] }}{% if message['role'] == 'assistant' %}<|channel|>final{% endif %}"
+    "<|message|>{{ message['content'] }}<|end|>{% endif %}{% endfor %}"
+    "<|start|>assistant"
+)
 FRAMES = (
+    ChatFrame(("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"), _HARMONY),  # gpt-oss
     ChatFrame(
         ("<|im_start|>", "<|im_sep|>", "<|im_end|>"),  # Phi-4
         _turns("<|im_start|>ROLE<|im_sep|>", "<|im_end|>", "<|im_start|>assistant<|im_sep|>"),

@@ -29,6 +29,8 @@ _MOST_NUMBERS = 8_000_000
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """struct's letter of each metadata type of fixed size."""
 _STRING, _LIST = 8, 9
+OLLAMA_MXFP4 = 4
+"""A type of tensor that only Ollama's first files of gpt-oss have: MXFP4 with pairs of numbers side by side."""
 _FETCH_AGAIN = "Download the file again."
 
 
@@ -89,6 +91,7 @@ def type_name(type_id: int) -> str:
     """'Q4_K' for 12."""
     import gguf
 
+    type_id = 39 if type_id == OLLAMA_MXFP4 else type_id
     try:
         return str(gguf.GGMLQuantizationType(type_id).name)
     except ValueError:
@@ -214,7 +217,7 @@ def _bytes(name: str, shape: tuple[int, ...], type_id: int) -> int:
     import gguf
 
     try:
-        kind = gguf.GGMLQuantizationType(type_id)
+        kind = gguf.GGMLQuantizationType.MXFP4 if type_id == OLLAMA_MXFP4 else gguf.GGMLQuantizationType(type_id)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError) as error:
         raise UnsupportedModel(

@@ -1,11 +1,12 @@
 """Build a GGUF file's tokenizer from the vocabulary and merges in its metadata, and what else a prompt needs.
 
-transformers builds it; here it is made sure that the text is cut before merging as the model's own tokenizer does it. A
-GGUF file only names that rule, and a name that transformers does not know would silently become that of GPT-2.
+transformers builds it, but for the rule by which text is cut before merging. A GGUF file only names that rule; those
+that are known here were compared with llama.cpp's, text by text, and a file with another is refused.
 """
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -15,11 +16,47 @@ from desk_rag.model.gguf.chat_frames import template_for
 from desk_rag.model.gguf.config import end_ids, model_config
 from desk_rag.model.gguf.header import Header
 
-_GPT2_RULE = frozenset({"gpt-2", "default", "olmo", "phi-2", "mpt"})
+_WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_FIRST = r"[^\r\n\p{L}\p{N}]?"
+_CASED = f"{_FIRST}{_UPPER}*{_LOWER}+ENDING|{_FIRST}{_UPPER}+{_LOWER}*ENDING"
+_CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = (_ENDINGS + _WORDS + r"|\p{N}{1,3}" + _REST,)
+_QWEN2 = (_ENDINGS + _WORDS + r"|\p{N}" + _REST,)
+_GPT_4O = (_CASED.replace("ENDING", f"{_ENDINGS}?") + r"|\p{N}{1,3}" + _CASED_REST,)
+_CUTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "dbrx",
+                     "jina-v5-nano", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT_4O),
+    "tekken": (_CASED.replace("ENDING", "") + r"|\p{N}" + _CASED_REST,),
+    "qwen35": (
+        _ENDINGS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    "hunyuan-dense": (
+        r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    "seed-coder": (
+        _ENDINGS + _WORDS + r"|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+}  # fmt: skip
+"""Patterns by which text is cut, one after the other, by the names of llama.cpp's rules."""
+_GPT2_RULE = frozenset({"gpt-2", "default", "olmo", "phi-2", "mpt", "exaone4"})
 _SINGLE_DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r"})
 """Rules that are GPT-2's after every digit was cut off by itself."""
-_COMPOSED = frozenset({"qwen2", "qwen35", "deepseek-r1-qwen"})
+_WHOLE_WORDS = frozenset(
+    {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken",
+     "glm4"}
+)  # fmt: skip
+"""Rules under which a piece that is a token by itself is not built up by merges."""
+_COMPOSED = frozenset({"qwen2", "qwen35", "deepseek-r1-qwen", "command-r"})
 """Rules of models whose own tokenizer normalises text to NFC."""
+_KNOWN = _GPT2_RULE | _SINGLE_DIGITS | frozenset(_CUTS)
 _CONTROL, _USER_DEFINED = 3, 4
 """Types of tokens, as GGUF numbers them."""
 _KINDS = {"gpt2": "byte-level BPE", "llama": "SentencePiece"}
@@ -31,11 +68,10 @@ def read_tokenizer(header: Header) -> Tokenizer:
     parts = {key: header.metadata.get(f"tokenizer.ggml.{key}") for key in keys}
     _check(header, parts)
     described = {
-        "tokenizer_type": parts["model"], "pre_tokenizer_type": parts["pre"], "tokens": parts["tokens"],
+        "tokenizer_type": parts["model"], "tokens": parts["tokens"],
         "scores": parts["scores"], "token_type": parts["token_type"], "merges": parts["merges"],
     }  # fmt: skip
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
-
+    convert_gguf_tokenizer = _transformers_converter()
     try:
         converted, _ = convert_gguf_tokenizer(
             header.architecture, {name: value for name, value in described.items() if value is not None}
@@ -47,6 +83,17 @@ def read_tokenizer(header: Header) -> Tokenizer:
         ) from error
     _set_rule(tokenizer, str(parts["pre"] or "default"), byte_level=parts["model"] == "gpt2")
     return tokenizer
+
+
+def _transformers_converter() -> Any:
+    try:
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+    except ImportError as error:
+        raise UnsupportedModel(
+            f"GGUF files need transformers 5.18 or newer, and {version('transformers')} is installed.",
+            remedy='pip install "transformers>=5.18,<5.24"',
+        ) from error
+    return convert_gguf_tokenizer
 
 
 def prompt_parts(header: Header) -> tuple[Tokenizer, dict[str, Any], dict[str, Any]]:
@@ -76,7 +123,7 @@ def _check(header: Header, parts: dict[str, Any]) -> None:
             f"The tokenizer in {header.file} is of the kind '{str(kind)[:40]}', which is not read from GGUF.",
             remedy="Take the publisher's safetensors of the same model.",
         )
-    if kind == "gpt2" and (pre or "default") not in _known_rules():
+    if kind == "gpt2" and (pre or "default") not in _KNOWN:
         raise UnsupportedModel(
             f"The tokenizer in {header.file} cuts text by a rule '{str(pre)[:40]}' that is not known here.",
             remedy="Take the publisher's safetensors of the same model.",
@@ -94,19 +141,23 @@ def _check(header: Header, parts: dict[str, Any]) -> None:
         raise ModelError(f"{header.file} holds no merges for its vocabulary.", remedy="Download the file again.")
 
 
-def _known_rules() -> frozenset[str]:
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
-
-    return _GPT2_RULE | _SINGLE_DIGITS | frozenset(GGUF_PRE_TOKENIZER_SPLITS)
-
-
 def _set_rule(tokenizer: Tokenizer, rule: str, *, byte_level: bool) -> None:
-    """Complete what transformers leaves out of the rule by which text is cut."""
-    from tokenizers import normalizers, pre_tokenizers
+    """Set how text is cut before merging."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
 
-    if byte_level and rule in _SINGLE_DIGITS:
+    if not byte_level:
+        return
+    if rule in _SINGLE_DIGITS:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-    if byte_level and rule in _COMPOSED and tokenizer.normalizer is None:
+    elif rule in _CUTS:
+        cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in _CUTS[rule]]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.model.ignore_merges = rule in _WHOLE_WORDS
+    if rule in _COMPOSED and tokenizer.normalizer is None:
         tokenizer.normalizer = normalizers.NFC()

@@ -1,13 +1,12 @@
 """De-quantise a GGUF file's weights into the model that transformers has for them, tensor by tensor.
 
-Names and layouts come from transformers' tables. What is checked here is that every tensor of the file has a place and
-every place a tensor of its shape. transformers itself passes over what it does not know.
+Every tensor of the file must have a place in the model (`layouts`), and every place a tensor of its shape.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,48 +14,52 @@ import torch
 
 from desk_rag.errors import ModelError, OutOfMemory, UnsupportedModel
 from desk_rag.model.checkpoint.files import named
-from desk_rag.model.gguf.config import OTHER_SENSES, ROPE_TENSORS
-from desk_rag.model.gguf.header import Header, Tensor, type_name
+from desk_rag.model.gguf import layouts
+from desk_rag.model.gguf.config import OTHER_SENSES
+from desk_rag.model.gguf.header import OLLAMA_MXFP4, Header, Tensor, type_name
+from desk_rag.model.gguf.positions import ROPE_TENSORS
 from desk_rag.model.memory.plan import ON_CPU
 from desk_rag.model.on_cpu.placing import MatrixPlacer
 
 _VALUES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 _REMEDY = "Download the file again, or take another GGUF file of the same model."
-_MERGED = ("ffn_gate_exps", "ffn_up_exps")
-"""Tensors that the model holds as one."""
-_TABLES = frozenset({"token_embd.weight", "output.weight"})
-_ROWS = 4096
-"""Rows of a table that are de-quantised at a time."""
-_LAYOUT_OF = {"granite": "llama", "qwen3vlmoe": "qwen3moe", "smollm3": "llama"}
-"""Architectures whose tensors llama.cpp lays out as those of another."""
+_NUMBERS = 1 << 24
+"""Numbers that are de-quantised at a time: in fp32, the largest tensors would be larger than all the rest."""
 
 
 def check_tensors(header: Header, module: Any) -> None:
     """Raise ModelError unless the file's tensors are those of `module`, which may lie on the meta device."""
-    _, names = _mapping(header, module)
-    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    placed: set[str] = set()
+    places = layouts.places(header, module)
+    parameters = module.state_dict()
+    filled: dict[str, int] = {}
     unknown: set[str] = set()
     for tensor in _of_model(header):
-        name = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))  # experts have no suffix
-        if name is None or name not in shapes:
+        if tensor.name not in places:
             unknown.add(tensor.name)
             continue
-        placed.add(name)
-        merged = any(part in tensor.name for part in _MERGED)
-        wanted = (shapes[name][0], shapes[name][1] // 2, *shapes[name][2:]) if merged else shapes[name]
+        wanted = _shape(places[tensor.name], parameters)
         if tensor.shape != wanted:
             raise ModelError(
                 f"{header.file} does not hold what it says: {tensor.name} is {list(tensor.shape)} and should be "
                 f"{list(wanted)}.",
                 remedy=_REMEDY,
             )
+        for place in places[tensor.name]:
+            filled[place.name] = filled.get(place.name, 0) + place.view(parameters[place.name]).numel()
     tied = set(getattr(module, "all_tied_weights_keys", None) or {})
-    if missing := set(shapes) - placed - tied:
+    if missing := {name for name, parameter in parameters.items() if filled.get(name, 0) < parameter.numel()} - tied:
         raise ModelError(f"{header.file} lacks {named(missing)}.", remedy=_REMEDY)
+    if twice := {name for name, numbers in filled.items() if numbers > parameters[name].numel()}:
+        raise ModelError(f"{header.file} holds {named(twice)} twice.", remedy=_REMEDY)
     if unknown:
         raise ModelError(f"{header.file} holds {named(unknown)}, which the model has no place for.", remedy=_REMEDY)
     _check_types(header)
+
+
+def _shape(places: list[layouts.Place], parameters: dict[str, torch.Tensor]) -> tuple[int, ...]:
+    """Shape of a tensor that goes to `places`."""
+    shapes = [place.view(parameters[place.name]).shape for place in places]
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def check_room(header: Header, dtype: torch.dtype, kind: str = "none") -> None:
@@ -77,49 +80,38 @@ def check_room(header: Header, dtype: torch.dtype, kind: str = "none") -> None:
         )
 
 
-def load(header: Header, module: Any, dtype: torch.dtype, placer: MatrixPlacer | None = None) -> None:
+def load(header: Header, module: Any, placer: MatrixPlacer | None = None) -> None:
     """Fill `module`, built on the CPU with uninitialised weights, in place; matrices go to `placer` if there is one."""
-    state: dict[str, torch.Tensor] = {}
-    tied = set(getattr(module, "all_tied_weights_keys", None) or {})
-    expected = set(module.state_dict())
-    placed: set[str] = set()
-    processor, names = _mapping(header, module)
-    parsed = {"tensors": state}
+    places, parameters = layouts.places(header, module), module.state_dict()
     data = np.memmap(header.file, mode="r", dtype=np.uint8)
     for tensor in _of_model(header):
-        if tensor.name in _TABLES and (placer is None or not placer.takes(names[tensor.name])):
-            state[names[tensor.name]] = _table(data, tensor, dtype)
-            continue
-        values = _values(data, tensor)
-        result = processor.process(weights=values, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
-        if result.name is None:
-            continue
-        name, weights = names[tensor.name], torch.from_numpy(np.ascontiguousarray(result.weights))
-        if placer is not None and placer.takes(name):
-            placer.add(name, weights)
-            placed.add(name)
-        else:
-            state[name] = weights.to(dtype)
-    state = {name: tensor.to(dtype) for name, tensor in state.items()}
-    missing, unexpected = module.load_state_dict(state, strict=False, assign=True)
-    if faults := (set(missing) & expected) - tied - placed | set(unexpected):
-        raise ModelError(f"{header.file} does not fit: {named(faults)}.", remedy=_REMEDY)
+        for place in places[tensor.name]:
+            if placer is not None and placer.takes(place.name):
+                values = torch.from_numpy(_values(data, tensor))[place.rows or slice(None)]
+                placer.add(place.name, place.change(values).contiguous())
+            else:
+                _fill(place.view(parameters[place.name]), data, tensor, place)
     module.tie_weights()
     if placer is not None:
         placer.add_tied()
 
 
+def _fill(
+    target: torch.Tensor, data: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor, place: layouts.Place
+) -> None:
+    """De-quantise a tensor into `target`, a few rows at a time where no row depends on others."""
+    if not place.moves_rows:
+        rows = max(1, _NUMBERS // math.prod(tensor.shape[1:]))
+        for begin in range(0, tensor.shape[0], rows):
+            values = torch.from_numpy(_values(data, tensor, begin, begin + rows))
+            target[begin : begin + rows] = place.change(values)
+    else:
+        target.copy_(place.change(torch.from_numpy(_values(data, tensor))[place.rows or slice(None)]))
+
+
 def _of_model(header: Header) -> Iterator[Tensor]:
     own = (tensor for name, tensor in header.tensors.items() if name not in ROPE_TENSORS)
     return (tensor for tensor in own if not tensor.name.startswith(OTHER_SENSES))
-
-
-def _table(data: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A matrix with a row per word, which in fp32 would be larger than all the rest."""
-    table = torch.empty(tensor.shape, dtype=dtype)
-    for begin in range(0, tensor.shape[0], _ROWS):
-        table[begin : begin + _ROWS] = torch.from_numpy(_values(data, tensor, begin, begin + _ROWS))
-    return table
 
 
 def _values(
@@ -133,26 +125,20 @@ def _values(
     if tensor.type_id in _VALUES:
         return raw.view(_VALUES[tensor.type_id]).astype(np.float32).reshape(shape)
     blocks = raw.reshape(math.prod(shape[:-1]), -1)
-    values: np.ndarray[Any, np.dtype[np.float32]] = gguf.dequantize(blocks, gguf.GGMLQuantizationType(tensor.type_id))
+    kind = gguf.GGMLQuantizationType.MXFP4 if tensor.type_id == OLLAMA_MXFP4 else tensor.type_id
+    values: np.ndarray[Any, np.dtype[np.float32]] = gguf.dequantize(blocks, gguf.GGMLQuantizationType(kind))
+    if tensor.type_id == OLLAMA_MXFP4:  # pairs stand in one byte; ggml has the halves of a block there
+        values = values.reshape(-1, 2, 16).swapaxes(1, 2)
     return values.reshape(shape)
 
 
 def _check_types(header: Header) -> None:
     from gguf.quants import _type_traits
 
-    known = {int(kind) for kind in _type_traits} | set(_VALUES)
+    known = {int(kind) for kind in _type_traits} | set(_VALUES) | {OLLAMA_MXFP4}
     for tensor in _of_model(header):
         if tensor.type_id not in known:
             raise UnsupportedModel(
                 f"{header.file} holds tensors in the form {type_name(tensor.type_id)}, which cannot be de-quantised.",
                 remedy="Take the model as Q4_K_M, Q5_K_M, Q6_K, Q8_0 or F16.",
             )
-
-
-def _mapping(header: Header, module: Any) -> tuple[Any, Mapping[str, str]]:
-    """transformers' processor of layouts, and the model's name of each tensor."""
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
-
-    layout = _LAYOUT_OF.get(header.architecture, header.architecture)
-    processor = TENSOR_PROCESSORS.get(layout, TensorProcessor)(config=module.config.to_dict())
-    return processor, get_gguf_hf_weights_map(module, processor)

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from desk_rag.documents.chunking import Chunk, ChunkId, Location
+from desk_rag.documents.chunking import Chunk, ChunkId
 from desk_rag.documents.document import Document
-from desk_rag.documents.formats import place_units
 from desk_rag.documents.status import FileState
 from desk_rag.errors import CorruptCatalog
 from desk_rag.store.catalog import checksums, words
@@ -35,6 +34,7 @@ from desk_rag.store.catalog.rows import (
     KVName,
     Removed,
     await_texts,
+    columns_of,
     count_change,
     document,
     document_faults,
@@ -44,6 +44,7 @@ from desk_rag.store.catalog.rows import (
     forget_stamp,
     is_entry,
     is_stray,
+    location_of,
     mark_deleted,
     owe_scrub,
     put_chunk,
@@ -51,7 +52,6 @@ from desk_rag.store.catalog.rows import (
     put_name_of,
     remove,
     row_of,
-    storable,
     upsert,
 )
 from desk_rag.store.catalog.witness import Mark
@@ -94,14 +94,12 @@ class Catalog:
             for chunk in chunks:
                 chunk_row = put_chunk(connection, chunk, stamp.mtime_ns)
                 now.add(chunk_row)
-                where = chunk.location
-                heading = storable(where.heading)
-                pages_and_lines = (where.page_start, where.page_end, where.line_start, where.line_end)
+                place = columns_of(chunk.location)
                 connection.execute(
-                    "INSERT INTO places (document, ordinal, chunk, heading, page_start, page_end, line_start, line_end,"
-                    " sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (row, chunk.ordinal, chunk_row, heading, *pages_and_lines)
-                    + (checksums.place_sum(row, chunk.ordinal, chunk.chunk_id, heading, pages_and_lines),),
+                    f"INSERT INTO places (document, ordinal, chunk, {checksums.PLACE}, sum)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (row, chunk.ordinal, chunk_row, *place)
+                    + (checksums.place_sum(row, chunk.ordinal, chunk.chunk_id, place),),
                 )
             checksums.seal(connection, row, count=True)
             count_change(connection)
@@ -288,23 +286,22 @@ class Catalog:
 
     def _sound(self, row: sqlite3.Row) -> Passage | None:
         """The passage of a row; None, and a fault noted, where the row is not as it was written."""
-        chunk_id, ordinal, text, num_tokens, heading, *pages_and_lines = row[:9]
-        document, place_sum, *columns, document_sum = row[9:]
+        chunk_id, ordinal, text, num_tokens, *place = row[:10]
+        document, place_sum, *columns, document_sum = row[10:]
         if checksums.document_sum(columns) != document_sum:
             self._database.faults.add(DAMAGED_ENTRY, existing(columns[1]))
             return None
         _, path, title, digest, size, mtime_ns, inode, parser, state, _, indexed_at, _ = columns
         if state != FileState.INDEXED.value:
             return None  # put out of use by a repair until it is read anew
-        if place_sum != checksums.place_sum(document, ordinal, chunk_id, heading, pages_and_lines):
+        if place_sum != checksums.place_sum(document, ordinal, chunk_id, place):
             self._database.faults.add(DAMAGED_PLACE, from_blob(path))
             return None
         if not checksums.chunk_is_sound(chunk_id, text):
             self._database.faults.add(DAMAGED_TEXT, from_blob(path))
             return None
         file = from_blob(path)
-        page_start, page_end, line_start, line_end = pages_and_lines
-        location = Location(heading, page_start, page_end, line_start, line_end, place_units(file.name))
+        location = location_of(place, file)
         chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, location)
         stamp = FileStamp(size, mtime_ns, int(inode), parser)
         return Passage(chunk, file, title, stamp, digest, indexed_at)
@@ -347,10 +344,11 @@ class Catalog:
         return indexed, failed, skipped, chunks
 
     def unread_reasons(self, under: Sequence[Path]) -> list[tuple[FileState, str, int]]:
-        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
+        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason without path."""
         scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
         with self._database.snapshot() as connection:
-            query = "SELECT state, reason, count(*) FROM documents WHERE state IN (?, ?)"
+            bare = "replace(reason, CAST(path AS TEXT) || ' ', '')"
+            query = f"SELECT state, {bare}, count(*) FROM documents WHERE state IN (?, ?)"
             rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2", (*states, *scope.values))
             return [(FileState(state), reason, count) for state, reason, count in rows]
 

@@ -14,6 +14,8 @@ import xxhash
 
 DOCUMENT = "id, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, num_places"
 """Columns of `documents` that its sum covers, in order; all but the sum."""
+PLACE = "heading, page_start, page_end, line_start, line_end, parts"
+"""Columns of `places` that say where a chunk stands."""
 _SOME = 1_000
 
 
@@ -32,11 +34,13 @@ def document_sum(row: Sequence[object]) -> str:
     return _sum(row)
 
 
-def place_sum(
-    document: object, ordinal: object, chunk_id: object, heading: object, pages_and_lines: Sequence[object]
-) -> str:
-    """Sum of one place: row of its document, ordinal, id of its chunk, heading, first and last page and line."""
-    return _sum((document, ordinal, chunk_id, heading, *pages_and_lines))
+def place_sum(document: object, ordinal: object, chunk_id: object, place: Sequence[object]) -> str:
+    """Sum of one place: row of its document, ordinal, id of its chunk, and the columns `PLACE`.
+
+    Places of before step 5 have no parts, and their sum covers none.
+    """
+    *columns, parts = place
+    return _sum((document, ordinal, chunk_id, *columns, *([parts] if parts != "" else [])))
 
 
 def vector_sum(chunk: int, vector: bytes) -> str:
@@ -76,7 +80,7 @@ def seal_everything(connection: sqlite3.Connection) -> None:
         ).fetchall()
         if not rows:
             break
-        sums = [(place_sum(row[0], row[1], row[2], row[3], row[4:]), row[0], row[1]) for row in rows]
+        sums = [(place_sum(row[0], row[1], row[2], (*row[3:], "")), row[0], row[1]) for row in rows]
         connection.executemany("UPDATE places SET sum = ? WHERE document = ? AND ordinal = ?", sums)
         last = rows[-1][0], rows[-1][1]
     for (document,) in connection.execute("SELECT id FROM documents").fetchall():

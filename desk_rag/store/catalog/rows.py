@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from desk_rag.documents.chunking import Chunk, ChunkId
+from desk_rag.documents.formats import place_units
+from desk_rag.documents.location import Location, Part
 from desk_rag.documents.status import FileState
 from desk_rag.store.catalog import checksums, words
 from desk_rag.store.catalog.faults import Faults
@@ -25,9 +29,10 @@ DOCUMENT = (
     f"{', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum,"
     " (SELECT count(*) FROM places WHERE document = d.id)"
 )
+_PLACE = ", ".join(f"p.{column}" for column in checksums.PLACE.split(", "))
 PASSAGE = (
-    "c.chunk_id, p.ordinal, c.text, c.num_tokens, p.heading, p.page_start, p.page_end, p.line_start, p.line_end,"
-    f" p.document, p.sum, {', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum"
+    f"c.chunk_id, p.ordinal, c.text, c.num_tokens, {_PLACE}, p.document, p.sum,"
+    f" {', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum"
     " FROM places p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = p.document"
 )
 KVName = tuple[str, str]
@@ -160,6 +165,24 @@ def put_chunk(connection: sqlite3.Connection, chunk: Chunk, mtime_ns: int) -> in
     return int(row)
 
 
+def columns_of(location: Location) -> tuple[str | int | None, ...]:
+    """Return the columns `checksums.PLACE` of a place."""
+    parts = [
+        [part.begin, part.page, part.line_start, part.line_end, *filter(None, [storable(part.section)])]
+        for part in location.parts
+    ]
+    shown = json.dumps(parts, separators=(",", ":"), ensure_ascii=False) if parts else ""
+    pages_and_lines = (location.page_start, location.page_end, location.line_start, location.line_end)
+    return storable(location.heading), *pages_and_lines, shown
+
+
+def location_of(place: Sequence[Any], file: Path) -> Location:
+    """Return the place in `file` that these columns, whose sum agrees, tell."""
+    heading, page_start, page_end, line_start, line_end, parts = place
+    inside = tuple(Part(*part) for part in json.loads(parts)) if parts else ()
+    return Location(heading, page_start, page_end, line_start, line_end, place_units(file.name), inside)
+
+
 def remove(connection: sqlite3.Connection, paths: Iterable[Path], bin_since: float | None = None) -> Removed:
     kept_rows: set[int] = set()
     documents = 0
@@ -208,14 +231,14 @@ def document_faults(connection: sqlite3.Connection, row: int) -> list[Fault]:
     path, num_places = from_blob(fields[1]), fields[11]
     faults: dict[Fault, None] = {}
     places = connection.execute(
-        "SELECT c.chunk_id, c.text, p.ordinal, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
+        f"SELECT c.chunk_id, c.text, p.ordinal, {_PLACE}, p.sum"
         " FROM places p JOIN chunks c ON c.id = p.chunk WHERE p.document = ?",
         (row,),
     )
     count = 0
-    for chunk_id, text, ordinal, heading, *pages_and_lines, place_sum in places:
+    for chunk_id, text, ordinal, *place, place_sum in places:
         count += 1
-        if checksums.place_sum(row, ordinal, chunk_id, heading, pages_and_lines) != place_sum:
+        if checksums.place_sum(row, ordinal, chunk_id, place) != place_sum:
             faults[Fault(DAMAGED_PLACE, path)] = None
         if not checksums.chunk_is_sound(chunk_id, text):
             faults[Fault(DAMAGED_TEXT, path)] = None
@@ -232,12 +255,12 @@ def is_entry(fault: Fault) -> bool:
 def drop_damaged_places(connection: sqlite3.Connection, row: int) -> None:
     """Remove what is damaged of a document whose own row is sound, and have it read anew."""
     places = connection.execute(
-        "SELECT p.ordinal, c.chunk_id, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
+        f"SELECT p.ordinal, c.chunk_id, {_PLACE}, p.sum"
         " FROM places p LEFT JOIN chunks c ON c.id = p.chunk WHERE p.document = ?",
         (row,),
     ).fetchall()
-    for ordinal, chunk_id, heading, *pages_and_lines, place_sum in places:
-        if checksums.place_sum(row, ordinal, chunk_id, heading, pages_and_lines) != place_sum:
+    for ordinal, chunk_id, *place, place_sum in places:
+        if checksums.place_sum(row, ordinal, chunk_id, place) != place_sum:
             connection.execute("DELETE FROM places WHERE document = ? AND ordinal IS ?", (row, ordinal))
     checksums.seal(connection, row, count=True)
     forget_stamp(connection, row)

@@ -129,7 +129,12 @@ _STEP_4 = (
     "CREATE INDEX token_vectors_size ON token_vectors (embedder, bytes)",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)
+_STEP_5 = (
+    # Places within the chunk, see rows.py; empty in rows of before, whose sums need not be computed again.
+    "ALTER TABLE places ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4, _STEP_5)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
 """Changes that SQL alone cannot make, by the number of the step they follow."""
 VERSION = len(STEPS)

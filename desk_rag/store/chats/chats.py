@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
-from desk_rag.documents.chunking import Location
+from desk_rag.documents.formats import place_units
+from desk_rag.documents.location import Location
 from desk_rag.errors import ConfigError, StoreError, of_system
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, put_aside
@@ -345,9 +346,11 @@ def _turn(connection: sqlite3.Connection, row: Sequence[object]) -> SavedTurn:
 
 def _source(row: Sequence[object]) -> SavedSource:
     number, path, title, heading, page_start, page_end, line_start, line_end, place, quote, digest = row
-    location = Location(str(heading), _int(page_start), _int(page_end), _int(line_start), _int(line_end))
     assert isinstance(path, bytes)
-    return SavedSource(int(str(number)), from_blob(path), str(title), location, str(place), str(quote), str(digest))
+    file = from_blob(path)
+    pages, lines = (_int(page_start), _int(page_end)), (_int(line_start), _int(line_end))
+    location = Location(str(heading), *pages, *lines, place_units(file.name))
+    return SavedSource(int(str(number)), file, str(title), location, str(place), str(quote), str(digest))
 
 
 def _int(value: object) -> int | None:

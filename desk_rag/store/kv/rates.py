@@ -9,6 +9,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from desk_rag.errors import ForeignPlace
 from desk_rag.kv.loading.costs import Rates
@@ -26,10 +27,15 @@ def all_rates(root: Path) -> dict[str, Rates]:
         table = json.loads((root / RATES).read_bytes())["rates"]
         for name, fields in table.items():
             with suppress(TypeError, ValueError):
-                sound[name] = Rates(**{key: float(value) for key, value in fields.items()})
+                sound[name] = Rates(**{key: _numbers(value) for key, value in fields.items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return sound
+
+
+def _numbers(value: Any) -> Any:
+    """A number, or tuples of them, of what JSON holds."""
+    return tuple(_numbers(each) for each in value) if isinstance(value, list) else float(value)
 
 
 def keep(root: Path, name: str, rates: Rates) -> None:

@@ -146,6 +146,7 @@ def test_any_text_gives_one_line_of_question(question: str, before: str, answer:
         ("How much was the deposit of Elm Road 22?", "And for the flat in Mill Quay?",
          "How much was the deposit of the flat in Mill Quay?"),
         ("What is on shelf 5?", "and 11?", "What is on shelf 11?"),
+        ("What is the rent of the Lantern room?", "And of the Anchor room?", "What is the rent of the Anchor room?"),
     ],
 )  # fmt: skip
 def test_a_name_or_number_takes_the_place_of_the_last_one(before: str, question: str, alone: str) -> None:
@@ -205,3 +206,27 @@ def test_it_is_the_thing_that_was_asked_about_and_not_a_person_that_was_the_answ
         Turn("", "What is Martha Hollins's phone number?", "I could not find that.", found=False),
     ]
     assert stand_alone("Is it still valid?", turns) == "Is the bat survey still valid?"
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        ("Is Gerald still a driver?", "And the excess in 2024?", "What is the excess of the car insurance in 2024?"),
+        ("Is Gerald still a driver?", "And his phone number?", "What is Gerald's phone number?"),
+        ("Is Anna the treasurer?", "And the phone number?", "What is the phone number of Anna?"),
+        ("Is the lease still valid?", "And the rent?", "What is the rent of the lease?"),
+        ("Does the lease allow pets?", "And the deposit?", "What is the deposit of the lease?"),
+        ("Is the damp in the bedroom gone?", "and how much is it for oak?",
+         "How much is flooring for oak?"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_somebody_is_no_topic_and_an_earlier_one_comes_back(
+    before: str, question: str, alone: str
+) -> None:
+    turns = [
+        turn("How much is flooring in larch?", "40 euros"),
+        turn("What was the car insurance premium in 2024?", "£512.40"),
+        turn("What was the car insurance premium in 2026?", "£531.75"),
+        turn(before, "yes"),
+    ]
+    assert stand_alone(question, turns) == alone

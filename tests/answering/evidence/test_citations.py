@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
-from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.documents.formats import place_units
+from desk_rag.documents.location import Location, Part
 from desk_rag.model.prompt import NO_ANSWER
 
 
@@ -34,7 +36,9 @@ LEASE = source(
     'Lease › Costs\nRent: 950 euro a month.\nShe said "no pets"\nand left. The docu-\nment is well\u2013known.\n'
     "Heating costs 3.10 \u2013 per unit.",
     title="Lease",
-    location=Location(heading="Lease › Costs", line_start=40, line_end=44),
+    location=Location(
+        heading="Lease › Costs", line_start=40, line_end=44, parts=(Part(14, line_start=40, line_end=44),)
+    ),
 )
 NOVEL = source(
     2,
@@ -231,22 +235,35 @@ def test_lines_are_narrowed_only_where_the_chunks_lines_are_the_files() -> None:
     answer = parse('"The document is well-known."\nyes')
     assert str(answer.citations[0].location) == "lines 42-43"
     # One line more in the file than in the text: which one is missing is unknown.
-    loose = source(1, LEASE.text, title="Lease", location=Location(line_start=40, line_end=45))
+    more = Part(14, None, 40, 45)
+    loose = source(1, LEASE.text, title="Lease", location=Location("", None, None, 40, 45, parts=(more,)))
     assert str(parse('"Rent: 950 euro a month."', (loose,)).citations[0].location) == "lines 40-45"
     # In the title line there is nothing to narrow to.
     assert str(parse('"Lease › Costs"\nyes').citations[0].location) == "lines 40-44"
-    plain = source(1, "one two three\nfour five six", location=Location(line_start=7, line_end=8))
+    place = Location("", None, None, 7, 8, parts=(Part(0, None, 7, 8),))
+    plain = source(1, "one two three\nfour five six", location=place)
     assert str(parse('"four five"', (plain,)).citations[0].location) == "line 8"
+
+
+def test_a_quote_is_placed_on_its_own_page() -> None:
+    text = "The lease ends in May. The deposit is 900 euro. It is paid back in June."
+    parts = (Part(0, 4), Part(23, 5), Part(48, 6))
+    pages = source(1, text, location=Location("Lease", 4, 6, parts=parts))
+    assert str(parse('"The deposit is 900 euro."', (pages,)).citations[0].location) == "p. 5"
+    assert str(parse('"The deposit is 900 euro. It is paid back"', (pages,)).citations[0].location) == "pp. 5-6"
+    earlier = replace(pages, location=Location("Lease", 4, 6))
+    assert str(parse('"The deposit is 900 euro."', (earlier,)).citations[0].location) == "pp. 4-6"
 
 
 def test_the_row_of_a_sheet_is_named_and_its_name_is_no_row() -> None:
     text = "Loans\nBorrower; Thing\nBorrower: Tom; Thing: drill\nBorrower: Ines; Thing: bread maker"
     units = place_units("loans.xlsx")
-    whole = source(1, text, location=Location("Loans", 1, 1, 1, 3, units))
+    whole = source(1, text, location=Location("Loans", 1, 1, 1, 3, units, (Part(6, 1, 1, 3),)))
     assert str(parse('"Borrower: Ines; Thing: bread maker"', (whole,)).citations[0].location) == "Loans, row 3"
-    # Two empty rows are one empty line: which row a line is cannot be known, although the numbers agree with the name.
-    gaps = source(1, f"{text}\n\nPhone; 555", location=Location("Loans", 1, 1, 1, 6, units))
-    assert str(parse('"Borrower: Ines; Thing: bread maker"', (gaps,)).citations[0].location) == "Loans, rows 1-6"
+    loans = Part(0, 1, 1, 4)
+    several = Location("Loans", 1, 2, 1, 6, units, (loans, Part(len(text) + 1, 2, 1, 1, "Phones")))
+    both = source(1, f"{text}\nPhone: 555", location=several)
+    assert str(parse('"Phone: 555"', (both,)).citations[0].location) == "Phones, row 1"
 
 
 def test_the_best_source_is_cited_when_two_hold_the_quote() -> None:

@@ -9,13 +9,15 @@ import pytest
 
 from desk_rag.answering.events import Source
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
-from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.documents.chunking import ChunkId
+from desk_rag.documents.location import Location, Part
 
 TEXT = (
     "The saddle\n- tyres 3.2 front, 3.8 rear\n- cable of the well-\nknown kind\nIt was 5 degrees outside\n"
     "- boats at sea."
 )
-SOURCE = Source(1, ChunkId("0" * 32), Path("/a.txt"), "", Location(line_start=1, line_end=6), TEXT, 1.0, True, False)
+PLACE = Location("", None, None, 1, 6, parts=(Part(0, None, 1, 6),))
+SOURCE = Source(1, ChunkId("0" * 32), Path("/a.txt"), "", PLACE, TEXT, 1.0, True, False)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_a_line_of_a_list_is_found(quote: str, found: str, line: int) -> None:
 )
 def test_a_dash_that_closes_a_line_is_no_hindrance(quote: str, found: str, line: int) -> None:
     text = "Fear of Death \u2014\nHe had none\nTotal cost -\n- the docu-\nment says"
-    source = replace(SOURCE, text=text, location=Location(line_start=1, line_end=5))
+    source = replace(SOURCE, text=text, location=Location("", None, None, 1, 5, parts=(Part(0, None, 1, 5),)))
     citation = QuoteFinder([source]).find(quote)
     assert citation is not None
     assert citation.quote == found and citation.location.line_start == line

@@ -141,3 +141,9 @@ def test_a_question_with_line_breaks_in_its_argument_stays_one() -> None:
     assert several.questions_of(" one\ntwo ", None) == ["one\ntwo"]
     with pytest.raises(ConfigError):
         several.questions_of("", Path("/nowhere"))
+
+
+def test_comments_are_no_questions(tmp_path: Path) -> None:
+    file = tmp_path / "questions.txt"
+    file.write_text("# about the lease\nWhen does the lease end?\n\n  # and\nWho signed it?\n")
+    assert several.questions_of("", file) == ["When does the lease end?", "Who signed it?"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.kv.loading.costs import Rates, StoredChunk, Tier, to_prefill, whole_is_faster
+from desk_rag.kv.loading.costs import Rates, StoredChunk, Tier, never_loads, to_prefill, whole_is_faster
 from desk_rag.kv.loading.file_io import is_in_page_cache
 from desk_rag.store.layout import drop_page_cache
 
@@ -48,19 +48,67 @@ def test_what_is_in_memory_is_not_computed_again_for_a_slow_drive() -> None:
     assert to_prefill(stored, SLOW_DRIVE) == {5, 6}
 
 
-def test_full_prefill_is_taken_where_it_beats_the_drive_and_never_where_it_was_not_measured() -> None:
-    """The figures of a datacentre GPU beside a slow drive: 85 ms for 4,096 tokens, chunks of 3.7 MB."""
-    drive = replace(DESKTOP, drive_bytes_per_second=1.3e9, question_seconds=0.006)
-    fast = replace(drive, whole_seconds=0.005, whole_tokens_per_second=50_000)
-    for count in (2, 8, 32):
-        stored = chunks(count, num_tokens=128, nbytes=3_700_000)
-        loading, whole = fast.loading(stored) + 0.006, fast.whole(128 * count)
-        assert whole_is_faster(stored, fast) == (whole < 0.95 * loading)
-        assert not whole_is_faster(chunks(count, Tier.RAM, 128, 3_700_000), fast)
-        assert not whole_is_faster(chunks(count, Tier.DEVICE, 128, 3_700_000), fast)
-        assert not whole_is_faster(stored, drive), "nobody knows how long it takes"
-        assert not whole_is_faster(stored, replace(fast, whole_tokens_per_second=1_000.0))
-    assert whole_is_faster(chunks(32, num_tokens=128, nbytes=3_700_000), fast)
+FULL = {256: 11.6, 512: 15.1, 1024: 24.4, 2048: 44.7, 4096: 87.1, 8192: 184.9}
+DRIVE = {256: 13.6, 512: 17.9, 1024: 29.1, 2048: 51.2, 4096: 98.9, 8192: 198.4}
+RAM = {256: 7.7, 512: 8.0, 1024: 8.9, 2048: 9.1, 4096: 11.0, 8192: 13.5}
+DEVICE = {256: 7.3, 512: 7.4, 1024: 7.7, 2048: 7.9, 4096: 8.3, 8192: 9.5}
+"""Milliseconds to the first token by tokens in chunks of 128, on a datacentre GPU beside a slow drive (bench/LOG.md,
+"Loading or full prefill")."""
+DATACENTRE = Rates(
+    drive_seconds=0.0025, drive_bytes_per_second=1.336e9, ram_bytes_per_second=25.2e9, prefill_seconds=0.0756,
+    prefill_tokens_per_second=86_000, question_seconds=0.0072, chunk_seconds=0.00003,
+    whole=tuple((tokens + 96, FULL[tokens] / 1e3) for tokens in (256, 512, 2048, 8192)),
+)  # fmt: skip
+CHUNK_BYTES = 3_700_000
+
+
+@pytest.mark.parametrize("tokens", FULL)
+@pytest.mark.parametrize(("tier", "cached"), [(Tier.DRIVE, DRIVE), (Tier.RAM, RAM), (Tier.DEVICE, DEVICE)])
+def test_by_recorded_timings_the_choice_loses_nowhere_to_full_prefill(
+    tokens: int, tier: Tier, cached: dict[int, float]
+) -> None:
+    stored = chunks(tokens // 128, tier, 128, CHUNK_BYTES)
+    chosen = FULL[tokens] if whole_is_faster(stored, DATACENTRE) else cached[tokens]
+    assert chosen <= 1.05 * FULL[tokens]
+    assert chosen <= 1.05 * cached[tokens], "nor to loading"
+    assert abs(DATACENTRE.full_prefill(tokens) - FULL[tokens] / 1e3) < 0.15 * FULL[tokens] / 1e3
+    assert not to_prefill(stored, DATACENTRE), "chunk by chunk prefill never pays there"
+
+
+@pytest.mark.parametrize("rate", [0.4e9, 0.8e9, 1.3e9, 1.6e9, 2e9, 3e9, 7e9])
+def test_a_drive_that_is_a_sixth_slower_than_measured_does_not_make_the_choice_lose(rate: float) -> None:
+    rates = replace(DATACENTRE, drive_bytes_per_second=rate)
+    slower = replace(rates, drive_bytes_per_second=rate / 1.16)
+    for count in (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64):
+        stored = chunks(count, Tier.DRIVE, 128, CHUNK_BYTES)
+        full = rates.full_prefill(128 * count)
+        seconds = full if whole_is_faster(stored, rates) else slower.cached(stored)
+        assert seconds <= 1.05 * full
+
+
+def test_full_prefill_is_never_taken_where_it_was_not_measured_or_takes_long() -> None:
+    stored = chunks(32, Tier.DRIVE, 128, CHUNK_BYTES)
+    assert whole_is_faster(stored, DATACENTRE)
+    assert not whole_is_faster(stored, replace(DATACENTRE, whole=())), "nobody knows how long it takes"
+    slow = tuple((tokens, 50 * seconds) for tokens, seconds in DATACENTRE.whole)
+    assert not whole_is_faster(stored, replace(DATACENTRE, whole=slow))
+    assert not never_loads([128] * 4, DATACENTRE)
+
+
+def test_a_small_model_on_a_fast_gpu_never_loads() -> None:
+    """The embedded reader on a datacentre GPU: its full prefill is sooner than finding and placing what is there."""
+    small = replace(DATACENTRE, question_seconds=0.0011, chunk_seconds=1e-4, whole=((512, 0.0007), (2048, 0.0021)))
+    assert never_loads([200] * 5, small)
+    assert not never_loads([1600] * 5, small), "8,000 tokens take 7.7 ms"
+    assert never_loads([1] * 5, small), "as long as the prompt's length is not known"
+
+
+def test_full_prefill_between_and_beyond_the_measured_lengths() -> None:
+    rates = replace(DESKTOP, whole=((200.0, 1.0), (400.0, 2.0), (800.0, 6.0)))
+    assert [rates.full_prefill(tokens - 128) for tokens in (150, 200, 300, 400, 600, 800, 900)] == [
+        1.0, 1.0, 1.5, 2.0, 4.0, 6.0, 7.0,
+    ]  # fmt: skip
+    assert replace(DESKTOP, whole=((200.0, 1.0),)).full_prefill(400 - 128) == 2.0
 
 
 def test_short_chunks_with_much_to_read_go_first() -> None:
@@ -101,6 +149,9 @@ def test_rates_without_sense_are_refused() -> None:
             replace(DESKTOP, **{name: 0.0})
     with pytest.raises(ValueError, match="negative"):
         replace(DESKTOP, prefill_seconds=-1.0)
+    for whole in (((512.0, 0.0),), ((512.0, 1.0), (256.0, 1.0)), ((256.0, 1.0), (256.0, 2.0))):
+        with pytest.raises(ValueError, match="full prefill"):
+            replace(DESKTOP, whole=whole)
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not tell what is in its page cache")

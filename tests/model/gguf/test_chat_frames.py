@@ -16,6 +16,10 @@ from tests.model.gguf.families import TINY, write_tiny
 from tests.model.gguf.writing import READER, add_shape, add_tensors, add_tokenizer, close, reader_state
 
 SHOWN = {
+    "gpt-oss": "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+    "Knowledge cutoff: 2024-06\n\nReasoning: low\n\n# Valid channels: analysis, commentary, final. Channel must be "
+    "included for every message.<|end|><|start|>developer<|message|># Instructions\n\nS\n\n<|end|>"
+    "<|start|>user<|message|>U<|end|><|start|>assistant",
     "phi-4": "<|im_start|>system<|im_sep|>S<|im_end|><|im_start|>user<|im_sep|>U<|im_end|>"
     "<|im_start|>assistant<|im_sep|>",
     "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n",

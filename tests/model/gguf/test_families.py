@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -19,9 +18,9 @@ from desk_rag.model.loading import load_model
 from tests.model.gguf.families import TINY, write_tiny
 from tests.models import VOCABULARY
 
-MORE = {"qwen25vl"}
-"""Architectures that differ from others by their name alone."""
-IDS = torch.arange(100)[None] * 7 % VOCABULARY
+MORE = {"qwen25vl", "gptoss"}
+"""Architectures of Ollama's: one differs by its name alone, the other is written in test_gpt_oss."""
+IDS = torch.arange(200)[None] * 7 % VOCABULARY
 
 
 @pytest.mark.parametrize("name", list(TINY))
@@ -63,13 +62,6 @@ def test_a_model_that_does_not_fit_is_refused_before_memory_is_taken(
     monkeypatch.setattr(gguf_weights, "load", lambda *_: pytest.fail("loaded all the same"))
     with pytest.raises(OutOfMemory, match="GB are free"):
         load_model(ModelSettings(device="cpu", name=str(file)))
-
-
-def test_olmo_3_is_refused_by_its_windows(tmp_path: Path) -> None:
-    tiny = TINY["olmo2"]
-    write_tiny(tmp_path / "a.gguf", replace(tiny, keys={"attention.sliding_window": 24}), Kind.F32)
-    with pytest.raises(UnsupportedModel, match="sliding windows in some layers"):
-        load_model(ModelSettings(device="cpu", name=str(tmp_path / "a.gguf")))
 
 
 @pytest.mark.parametrize(

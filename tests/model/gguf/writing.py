@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -46,11 +47,15 @@ def add_shape(writer: gguf.GGUFWriter, fields: Mapping[str, Any]) -> None:
     writer.add_feed_forward_length(fields["intermediate_size"])
     writer.add_head_count(fields["num_attention_heads"])
     writer.add_head_count_kv(fields["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(fields["rms_norm_eps"])
+    layer_norm = next((name for name in ("layer_norm_eps", "norm_epsilon", "norm_eps") if name in fields), None)
+    if layer_norm:
+        writer.add_layer_norm_eps(fields[layer_norm])
+    else:
+        writer.add_layer_norm_rms_eps(fields["rms_norm_eps"])
     if fields.get("head_dim"):
         writer.add_key_length(fields["head_dim"])
         writer.add_value_length(fields["head_dim"])
-    theta = fields.get("rope_theta") or fields["rope_parameters"].get("rope_theta")
+    theta = fields.get("rope_theta") or (fields["rope_parameters"] or {}).get("rope_theta")
     if theta:
         writer.add_rope_freq_base(theta)
 
@@ -70,16 +75,21 @@ def add_tokenizer(writer: gguf.GGUFWriter, described: Mapping[str, Any], *, eos:
 
 
 def add_tensors(
-    writer: gguf.GGUFWriter, state: Mapping[str, torch.Tensor], arch: gguf.MODEL_ARCH, layers: int, kind: Kind
+    writer: gguf.GGUFWriter,
+    state: Mapping[str, torch.Tensor],
+    arch: gguf.MODEL_ARCH,
+    layers: int,
+    kind: Kind,
+    kinds: Mapping[str, Kind] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
-    """Write `state`, matrices in the form `kind`; returns what reading must give back."""
+    """Write `state`, matrices in the form `kind` or that in `kinds`; returns what reading must give back."""
     names = gguf.get_tensor_name_map(arch, layers)
     written = {}
     for name, tensor in state.items():
         stem, _, suffix = name.rpartition(".")
         target = f"{names.get_name(stem) or stem}.{suffix}"
         values = tensor.detach().float().numpy()
-        form = form_of(values, kind)
+        form = form_of(values, kinds.get(name, kind))
         coded = quantized(values, form)
         writer.add_tensor(target, coded, raw_dtype=form)
         written[name] = torch.from_numpy(np.array(read_back(coded, form, values.shape)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from desk_rag.documents.location import Part
 from desk_rag.errors import CorruptCatalog, StoreError
 from desk_rag.store.catalog import schema
 from desk_rag.store.maintenance import sweep
@@ -211,7 +213,8 @@ def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
             "DROP TABLE deletions",
             "DROP TABLE bin",
             "ALTER TABLE documents DROP COLUMN sum", "ALTER TABLE documents DROP COLUMN num_places",
-            "ALTER TABLE places DROP COLUMN sum", "ALTER TABLE vectors DROP COLUMN sum",
+            "ALTER TABLE places DROP COLUMN sum", "ALTER TABLE places DROP COLUMN parts",
+            "ALTER TABLE vectors DROP COLUMN sum",
             "DELETE FROM state WHERE name IN ('identity', 'changes')",
             "PRAGMA user_version = 1",
         ):  # fmt: skip
@@ -223,6 +226,31 @@ def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
         assert store.verify().clean
     with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
         assert connection.execute("PRAGMA user_version").fetchone()[0] == schema.VERSION
+
+
+def test_places_of_the_fourth_schema_stay_until_they_are_read_again(filled: Path) -> None:
+    with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
+        connection.execute("ALTER TABLE places DROP COLUMN parts")
+        connection.execute("PRAGMA user_version = 4")
+        connection.commit()
+    parts = (Part(0, 1, None, None), Part(4, 2, None, None, "Annex"))
+    with Store.open(filled, made.settings(), writer=True) as store:
+        passage = store.passage(made.chunk_id(TEXT))
+        assert passage is not None and passage.chunk.location.parts == () and store.verify().clean
+        (chunk,) = made.chunks([TEXT])
+        placed = replace(chunk, location=replace(chunk.location, parts=parts))
+        store.put_document(made.document(A, [TEXT]), [placed], made.stamp())
+    with Store.open(filled, made.settings(), writer=False) as store:
+        passage = store.passage(made.chunk_id(TEXT))
+        assert passage is not None and passage.chunk.location.parts == parts and store.verify().clean
+
+
+def test_a_damaged_part_of_a_place_is_noticed(filled: Path) -> None:
+    with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
+        connection.execute("UPDATE places SET parts = '[[0,7,null,null]]'")
+        connection.commit()
+    with Store.open(filled, made.settings(), writer=False) as store:
+        assert store.passage(made.chunk_id(TEXT)) is None and not store.verify().clean
 
 
 def _emptied(catalog: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.documents.chunking import Location
+from desk_rag.documents.formats import place_units
 from desk_rag.errors import ConfigError
 from desk_rag.store import ownership
 from desk_rag.store.chats.chats import Chats, forget_folder, open_chats, saved_text
@@ -211,3 +212,13 @@ def test_chats_are_removed_with_the_store_and_are_not_foreign(root: Path) -> Non
     cleared = ownership.clear(root)
     assert not (root / "chats.sqlite").exists()
     assert [path.name for path in cleared.remaining] == ["CACHEDIR.TAG", "quarantine"] or cleared.remaining
+
+
+def test_a_place_reads_as_it_did_when_it_was_quoted(root: Path) -> None:
+    path = Path("/desk/people.vcf")
+    location = Location("Ruth Adler", 5, 7, units=place_units(path.name))
+    source = replace(LEASE, path=path, location=location, place=str(location))
+    chats = opened(root)
+    number = chats.add(None, replace(TURN, sources=(source,))).chat_id
+    saved = chats.get(number).turns[0].sources[0]
+    assert str(saved.location) == str(location) == "entries 5-7"

@@ -123,6 +123,7 @@ def test_a_catalog_of_the_third_schema_gets_the_table(store: Store, root: Path) 
     store.close()
     with closing(sqlite3.connect(root / "catalog.sqlite")) as connection:
         connection.execute("DROP TABLE token_vectors")
+        connection.execute("ALTER TABLE places DROP COLUMN parts")
         connection.execute("PRAGMA user_version = 3")
         connection.commit()
     with Store.open(root, made.settings(), writer=True) as opened:

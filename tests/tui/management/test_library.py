@@ -321,3 +321,28 @@ async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, worl
         await until(pilot, lambda: "file 099777.md" in screen_text(pilot.app) and rows.total == 1, 20)
         assert all(number <= PAGE for number in requested)
         assert len(rows._rows) <= 41 * PAGE
+
+
+async def test_words_that_no_file_of_the_chosen_state_holds_name_the_state(opened: Open) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        while not line_has(pilot, "failed "):
+            await pilot.press("ctrl+t")
+            await pilot.pause(0.1)
+        await pilot.press(*"notes")
+        await until(pilot, lambda: "No path in the list “failed” holds these words" in screen_text(pilot.app))
+
+
+def line_has(pilot: Pilot[int], words: str) -> bool:
+    return words in str(pilot.app.screen.query_one("#library-shown").visual)  # type: ignore[attr-defined]
+
+
+async def test_a_letter_that_chooses_nothing_is_answered(opened: Open) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "roof.txt")
+        await pilot.press("ctrl+o", "f")
+        await until(pilot, lambda: "keep the caches" in screen_text(pilot.app))
+        await pilot.press("y")
+        await until(pilot, lambda: "One of n, k, a chooses" in screen_text(pilot.app))
+        assert isinstance(pilot.app.screen, ChoiceScreen)

@@ -7,7 +7,7 @@ import os
 import time
 
 from desk_rag.cli.doctor import examine
-from desk_rag.documents.status import IndexStage
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import DeskRagApp
@@ -29,12 +29,17 @@ def published(world: World, **changes: object) -> None:
 
 async def test_activity_says_how_far_and_why_it_waits(opened: Open, world: World) -> None:
     published(world)
+    with Store.open(world.settings.data_dir, world.settings.store, writer=True) as store:
+        for name in ("notes.md", "house/roof.txt"):
+            path = world.folder / name
+            store.record_outcome(path, FileState.FAILED, f"{path} could not be read: I/O error.", None)
     async with opened() as pilot:
         await pilot.press("f4")
         await until(pilot, lambda: "2.5 a second · 4 min left" in screen_text(pilot.app))
         assert f"indexed by process {os.getpid()}" in screen_text(pilot.app)
         assert "roof⟨U+202E⟩.txt" in screen_text(pilot.app)
-        assert "is not a PDF that can be opened" in screen_text(pilot.app), "failures by reason"
+        assert "1  is not a PDF that can be opened" in screen_text(pilot.app), "failures by reason, without paths"
+        assert "2  could not be read: I/O error" in screen_text(pilot.app)
         published(world, waiting="on battery")
         await until(pilot, lambda: "waiting: on battery" in screen_text(pilot.app))
 

@@ -18,6 +18,7 @@ from desk_rag.model.library.fit import Machine
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.management import aside
 from desk_rag.tui.management.session import Session
 from tests.store.made import key, kv_for
 from tests.tui.conftest import screen_text, until
@@ -80,6 +81,7 @@ async def test_panel(
 ) -> None:
     monkeypatch.setattr(machine, "measure", lambda _settings, text: Machine(0, 0, 12 << 30, 1 << 30, text))
     monkeypatch.setattr(machine, "with_rates", lambda measured, _settings: measured)
+    monkeypatch.setattr(aside, "one", lambda function, *arguments: function(*arguments))
     session = Session(busy.settings, [busy.folder], busy.config, checks)
     app = DeskRagApp(ScriptedBackend(session=session), [busy.folder])
 

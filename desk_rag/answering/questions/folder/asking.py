@@ -15,9 +15,9 @@ from desk_rag.answering.questions.folder import (
     days,
     documents,
     look_alikes,
-    sums_of_rows,
     written_by,
 )
+from desk_rag.answering.questions.folder.tables import extremes, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -30,7 +30,8 @@ _WAYS: tuple[_Answering, ...] = (
     about_file.answer,
     changes.answer,
     documents.answer,
-    sums_of_rows.answer,
+    sums.answer,
+    extremes.answer,
     days.answer,
     written_by.when,
     look_alikes.by_label,

@@ -33,8 +33,18 @@ _ASKS = (
     ),
     re.compile(r"^(?:how|where|in\s+what)\s+do(?:es)?\s+(?P<what>.+?)\s+differ(?P<more>\s+from\s+.+)?$", re.I),
     re.compile(r"^what\s+is\s+different\s+(?:in|between)\s+(?P<what>.+)$", re.I),
+    re.compile(
+        r"^what(?:\s+(?:has|was|is|have))?\s+changed\s+(?:between|from|in)\s+(?P<what>.+?\s"
+        r"(?:and|to|compared\s+(?:with|to)|against|since|over|relative\s+to)\s.+)$",
+        re.I,
+    ),
+    re.compile(
+        r"^how\s+(?:has|have|was|did)\s+(?P<what>.+?)\s+changed?(?P<more>\s+(?:from|since|compared\s+with)\s+.+)$", re.I
+    ),
 )
-_PARTED = re.compile(r"\s+(?:with|to|and|against|versus|vs\.?|from)\s+", re.I)
+_PARTED = re.compile(
+    r"\s+(?:(?:compared\s+|relative\s+)?(?:with|to)|and|against|versus|vs\.?|from|since|over)\s+", re.I
+)
 _ALIKE = 0.4
 """Share of their words that two sentences must have in common to be put side by side."""
 _MOST_LINES, _MOST_NAMED = 40, 8

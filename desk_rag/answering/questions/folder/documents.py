@@ -210,12 +210,14 @@ def _ordered(selection: Selection, request: Request) -> list[Record]:
             key = wording.by_date
             if not dated:
                 return []
-            best = max(map(key, dated)) if request.task is Task.LATEST else min(map(key, dated))
-            return [record for record in dated if key(record) == best]
+            in_order = sorted(dated, key=key, reverse=request.task is Task.LATEST)
+            days = {key(record) for record in in_order[: request.most]}
+            return [record for record in in_order if key(record) in days]
         case Task.LARGEST | Task.SMALLEST:
             values = {index: selection.amounts[index].value for index in indices if index in selection.amounts}
-            best_value = (max if request.task is Task.LARGEST else min)(values.values(), default=None)
-            return [selection.chosen[index] for index, value in values.items() if value == best_value]
+            ordered = sorted(values, key=lambda index: values[index], reverse=request.task is Task.LARGEST)
+            wanted = {values[index] for index in ordered[: request.most]}
+            return [selection.chosen[index] for index in ordered if values[index] in wanted]
         case _:
             return sorted(selection.chosen, key=wording.by_date)
 

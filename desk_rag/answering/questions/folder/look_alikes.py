@@ -93,6 +93,7 @@ _NO_UNITS = frozenset(MONTHS) | frozenset(
     mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday
     """.split()  # noqa: SIM905
 )
+_SETTINGS = frozenset({".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".properties"})
 _ANY = Kind("file", "files")
 _OF_FRAME, _OF_QUESTION = 0.75, 0.5
 """Shares of the words of the quote, without the answer, and of the question that the other sentence must have."""
@@ -342,7 +343,8 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     alike = [row for row in beside if _are_alike(own, row) and row.path != own.path and _is_below(row.path, under)]
     if not 0 < len(alike) <= _MOST_COMPARED:
         return []
-    frame = content_stems(citation.quote) - content_stems(done.text)
+    of_value = {stem for stem in content_stems(done.text) if any(map(str.isdigit, stem))}
+    frame = content_stems(citation.quote) - (of_value or content_stems(done.text))
     of_question = question_stems & content_stems(citation.quote)
     if len(frame) < 2 or len(of_question) < max(1.0, _OF_QUESTION * len(question_stems)):
         return []
@@ -375,8 +377,9 @@ def _answering(passages: Sequence[Passage], frame: set[str], of_question: set[st
 
 
 def _are_alike(one: DocumentRow, other: DocumentRow) -> bool:
-    """True if two files of a folder have the same ending and a word of their names in common."""
-    same_place = one.path.parent == other.path.parent and one.path.suffix.lower() == other.path.suffix.lower()
+    """True if two files of a folder share a word of their names, and their ending; files of settings need not."""
+    suffixes = {path.suffix.lower() for path in (one.path, other.path)}
+    same_place = one.path.parent == other.path.parent and (len(suffixes) == 1 or suffixes <= _SETTINGS)
     common = content_stems(one.path.stem) & content_stems(other.path.stem)
     return same_place and any(not stem.isdigit() for stem in common)
 

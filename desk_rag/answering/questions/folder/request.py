@@ -80,6 +80,8 @@ class Request:
     """Words of a condition that no rule reads; '' for none."""
     is_expense: bool
     """True if it asks what 'I' or 'we' paid or were charged: invoices to others are none of its documents."""
+    most: int = 1
+    """Number of the latest, oldest, largest or smallest that are wanted."""
 
 
 _ORDERS = {
@@ -122,6 +124,8 @@ _AMOUNTS = (
     r"(?:total|sum|grand\s+total|(?:total\s+|overall\s+)?(?:amount|value|cost|sum|VAT|tax)|net\s+(?:amount|total))"
 )
 _PAY = r"(?:pay|paid|spend|spent|owe|owed)"
+_COUNTS = "two three four five six seven eight nine ten".split()  # noqa: SIM905
+_COUNT = rf"{'|'.join(_COUNTS)}|[2-9]|[1-9]\d"
 _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.COUNT, re.compile(r"^how\s+many\s+(?:different\s+)?(?P<subject>.+)", re.I)),
     (Task.COUNT, re.compile(r"^(?:what\s+is\s+the\s+number\s+of|count)\s+(?P<subject>.+)", re.I)),
@@ -152,9 +156,9 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were|money\s+is\s+in)\s+(?P<subject>.+?),?\s+"
                             r"(?:in\s+total|altogether|together)$", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were)\s+(?P<subject>.+)", re.I)),
-    *((task, re.compile(rf"^(?:(?:what|which|when)\s+(?:is|was|are|were)\s+(?:the\s+date\s+of\s+)?"
-                        rf"|(?:show|give|find|open)\s+(?:me\s+)?)?(?:the|my|our)\s+(?:{words})\s+(?P<subject>.+)",
-                        re.I))
+    *((task, re.compile(rf"^(?:(?:what|which|when)(?:['’]s|\s+(?:is|was|are|were))\s+(?:the\s+date\s+of\s+)?"
+                        rf"|(?:show|give|find|open|list)\s+(?:me\s+)?)?(?:the|my|our)\s+(?:(?:{words})\s+(?:(?P<most>{_COUNT})\s+)?"
+                        rf"|(?P<count>{_COUNT})\s+(?:{words})\s+)(?P<subject>.+)", re.I))
       for task, words in _ADJECTIVES.items()),
     *((task, re.compile(rf"^(?:which|what)\s+(?P<subject>.+?)\s+(?:is|was|are|were)\s+(?:the\s+)?(?:{words})$", re.I))
       for task, words in _ADJECTIVES.items()),
@@ -266,8 +270,14 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     return Request(
         task, kind, topic, _as_asked(topic, f"{before} {after}"), role, period, limit, paid, measure,
         kind_found is None, is_one, is_all, folder, group, who, is_payment and bool(_PAYS.search(plain)),
-        not_understood, is_payment and bool(_OWN_EXPENSE.search(plain)),
+        not_understood, is_payment and bool(_OWN_EXPENSE.search(plain)), _most(groups),
     )  # fmt: skip
+
+
+def _most(groups: dict[str, str | None]) -> int:
+    """The number in 'the last three mails'; 1 without one."""
+    word = (groups.get("most") or groups.get("count") or "1").lower()
+    return _COUNTS.index(word) + 2 if word in _COUNTS else int(word)
 
 
 def _opens_with_kind(before: str) -> bool:

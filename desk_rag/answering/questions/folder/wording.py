@@ -106,7 +106,9 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             if not shown:
                 unknown = "amount" if request.task in (Task.LARGEST, Task.SMALLEST) else "date"
                 return f"The {request.task.value} cannot be told: no {unknown} was found in {of_them}."
-            return f"The {request.task.value} of {of_them}{f' ({len(shown)} are alike)' if len(shown) > 1 else ''}:"
+            most = f"{len(shown)} " if request.most > 1 else ""
+            alike = f" ({len(shown)} are alike)" if len(shown) > request.most else ""
+            return f"The {most}{request.task.value} of {of_them}{alike}:"
 
 
 def _single(request: Request, selection: Selection, reading: Reading) -> str:

@@ -27,6 +27,10 @@ _BIRTHDAY = re.compile(r"(?P<year>\d{4}|--)-?(?P<month>\d{2})-?(?P<day>\d{2})(?:
 _SILENT_KINDS = ("pref", "internet", "voice")
 _CALENDAR_NAME = re.compile(r"(?im)^X-WR-CALNAME[^:\n]*:(?P<name>.*)$")
 _PROPERTY = re.compile(r"[\w.-]+[;:]")
+_LINE_END = re.compile(r"[ ,]*\n[ ,]*|,  +")
+_NOTE = re.compile(r"(?im)^NOTE\b[^\n]*(?:\n[ \t][^\n]*)*")
+_BARE_COMMA = re.compile(r"(?<!\\),")
+"""A comma that many programs leave so in notes, although the format ends the first value there."""
 _ATTACHED = re.compile(r"(?:[\w-]+\.)?(?:PHOTO|LOGO|SOUND|KEY|ATTACH)[;:]", re.IGNORECASE)
 
 
@@ -58,7 +62,8 @@ def parse_contacts(text: str, note: str, most_text: int) -> Parsed:
     builder = Builder()
 
     def add(entry: str, number: int) -> None:
-        _add_contact(builder, vobject.readOne(entry, ignoreUnreadable=True, allowQP=True), number)
+        whole = _NOTE.sub(lambda note: _BARE_COMMA.sub(r"\,", note.group()), entry)
+        _add_contact(builder, vobject.readOne(whole, ignoreUnreadable=True, allowQP=True), number)
 
     damaged = _add_entries(builder, _entries(text, ("VCARD",)), add, most_text)
     return _finish(builder, damaged, note, "is not an address book that can be read (damaged?)", False)
@@ -229,6 +234,7 @@ def _add_contact(builder: Builder, card: Any, number: int) -> None:
             kinds = [kind for part in listed for kind in part.lower().split(",") if kind not in _SILENT_KINDS]
             shown = re.sub(r"(?i)^(?:tel|mailto):", "", shown)
             shown = _birthday(shown) if field == "bday" else shown
+            shown = _LINE_END.sub(", ", str(entry.value).strip(" ,\n")) if field == "adr" else shown
             if shown and not (field == "nickname" and shown == name):
                 described = f"{label} ({', '.join(kinds)})" if kinds else label
                 builder.add(f"{name}, {described}: {shown}", BlockKind.LIST, page=number)

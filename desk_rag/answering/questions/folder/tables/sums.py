@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -36,6 +36,12 @@ _TOTAL = re.compile(
     r"(?P<unit>[^\W\d_]+)(?P<rest>(?:\s+.+)?)$",
     re.I,
 )
+_DONE = re.compile(
+    r"^how\s+many\s+(?P<things>(?:[^\W\d_]+\s+){1,3}?)(?:were|was|have\s+been|has\s+been)\s+(?P<unit>[a-z]{3,}(?:ed|en|ld|nt))"
+    r"\b(?P<rest>.*)$",
+    re.I,
+)
+"""'How many slow worms were counted in plot P1?', where a column is called 'count'."""
 _ALL = re.compile(r",?\s*\b(?:in\s+total|in\s+all|altogether|overall|so\s+far)\b", re.I)
 _RATE = re.compile(r"\b(?:per|each|rate|price|cost|fee|limit|number|no)\b|/", re.I)
 """Headers of columns with a rate or a price of the unit: 'Per hour'."""
@@ -81,13 +87,21 @@ class _Asked:
     """True if it asks for money, so that a number with another unit is none."""
     of_payee: bool
     """True if it asks what was paid to somebody."""
+    is_done: bool = False
+    """True if the unit is what was done, so that only a column can be called so."""
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the sum and every row of it; nothing if no table has such a column, or no row is of what is asked."""
-    sum_question = _asked(question, today)
-    if sum_question is None:
-        return
+    for sum_question in filter(None, (_asked(question, today), _asked_as_done(question, today))):
+        if (yield from _sum(store, question, sum_question, under)):
+            return
+
+
+def _sum(
+    store: Store, question: str, sum_question: _Asked, under: Sequence[Path]
+) -> Generator[AnswerEvent, None, bool]:
+    """Yield the sum that one reading of the question asks for; return False if there is none."""
     began, files, passages = time.perf_counter(), set[Path](), 0
     cells: list[_Cell] = []
     for document in {row.path: row for row in indexed(store, under)}.values():
@@ -97,29 +111,31 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             cells += _cells(passage, sum_question)
     known = {stem for cell in cells for stem in cell.words | cell.around}
     unknown = sum_question.others - known
-    if not cells or len(unknown) > (0 if sum_question.of_payee else 1) or not sum_question.names <= known:
-        return
+    may_lack = 0 if sum_question.of_payee or sum_question.is_done else 1
+    if not cells or len(unknown) > may_lack or not sum_question.names <= known:
+        return False
     wanted = sum_question.names | (sum_question.others - unknown)
     named = [cell for cell in cells if wanted <= cell.words]
-    if not named and not sum_question.of_payee:
+    if not named and not (sum_question.of_payee or sum_question.is_done):
         named = [cell for cell in cells if wanted <= cell.words | cell.around]
     counted = [cell for cell in named if cell.number is not None]
     timed = [cell for cell in counted if sum_question.period is None or _holds(sum_question.period, cell)]
     people = {value for cell in timed for key, value in amounts.fields_of(cell.row.text).items()
               if _OF_PERSON.match(key)}  # fmt: skip
     if not counted or (sum_question.of_owner and len(people) > 1):
-        return
+        return False
     timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
     column, _ = Counter(cell.column.casefold() for cell in timed or counted).most_common(1)[0]
     added = [cell for cell in timed if cell.column.casefold() == column]
     if sum_question.of_payee and not added:
-        return
+        return False
     shown = show(store, [cell.row for cell in added[:_MOST]])
     doubts = [*_doubts(sum_question, added)]
     lines = [_result(sum_question, added, counted), *_notes(sum_question, added, named), *doubts]
     support = 0.0 if doubts else None
     read = (began, passages, len(files))
     yield from finish(store, question, "\n".join(lines), shown, under, read, found=bool(added), support=support)
+    return True
 
 
 def _asked(question: str, today: date) -> _Asked | None:
@@ -145,6 +161,20 @@ def _asked(question: str, today: date) -> _Asked | None:
     return _Asked(unit, *names_of, period, " ".join(names), of_owner, of_money, of_payee)
 
 
+def _asked_as_done(question: str, today: date) -> _Asked | None:
+    """The question with what was done as the unit: 'counted' in 'How many slow worms were counted in plot P1?'"""
+    match = _DONE.match(without_titles(" ".join(question.split()).rstrip("?!. ")))
+    if match is None:
+        return None
+    rest, period = take_period(match["rest"], today)
+    names = [word for word in re.findall(r"[\w'’&-]+", rest) if word[0].isupper() or word[0].isdigit()]
+    of_names = content_stems(" ".join(names))
+    others = content_stems(f"{match['things']} {rest}") - of_names - _LIGHT
+    words = " ".join([match["things"].strip(), *names])
+    names_of = (frozenset(of_names), frozenset(others))
+    return _Asked(match["unit"].lower(), *names_of, period, words, False, False, False, is_done=True)
+
+
 def _cells(passage: Passage, asked: _Asked) -> Iterator[_Cell]:
     """The cells of a passage's rows whose column has the unit or its name; a rate of the unit has no number to add."""
     unit = asked.unit
@@ -156,7 +186,8 @@ def _cells(passage: Passage, asked: _Asked) -> Iterator[_Cell]:
         words = frozenset(content_stems(f"{line} {passage.chunk.location.heading}"))
         for column, value in fields.items():
             number = amounts.number_of(value)
-            if number is None or not (_is_of(unit, column) or _is_of(unit, re.sub(r"^\S*\d\S*\s*", "", value))):
+            of_value = not asked.is_done and _is_of(unit, re.sub(r"^\S*\d\S*\s*", "", value))
+            if number is None or not (_is_of(unit, column) or of_value):
                 continue
             if asked.of_money and amounts.measure_of(column, value):
                 continue

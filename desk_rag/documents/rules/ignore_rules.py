@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from desk_rag.documents.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS
+from desk_rag.documents.rules.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS
 
 _MOST_IGNORE_BYTES = 256 * 1024
 _MOST_PATTERNS = 1000

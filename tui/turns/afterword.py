@@ -1,0 +1,59 @@
+"""What is said below a finished answer, as a function of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from textual.content import Content
+
+from desk_rag.answering.events import Answer, Source
+from desk_rag.answering.writing import remarks
+from desk_rag.tui.wording import mark, place, safe, short_path
+
+_NEAREST_SHOWN = 3
+
+
+def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
+    """Return the lines below an answer: remarks, nearest passages, doubt, what it was made from, `hint`."""
+    lines = [Content("stopped")] if answer.stopped else []
+    lines += [Content.assemble("! ", safe(remark, single_line=True)) for remark in remarks.remarks(answer)]
+    if not answer.found and not answer.stopped and answer.sources:
+        lines.append(Content("The nearest passages:"))
+        lines += [_source_line(source, folders) for source in answer.sources[:_NEAREST_SHOWN]]
+    if answer.is_search:
+        lines += [_source_line(source, folders) for source in answer.sources]
+    if answer.limited_to:
+        names = ", ".join(short_path(path, folders) or path.name for path in answer.limited_to)
+        lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
+    if hint:
+        lines.append(Content(f"! {hint}"))
+    if answer.doubt:
+        lines.append(Content(f"! {answer.doubt}"))
+    lines += [
+        Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
+        for quote in answer.dropped_quotes
+    ]
+    if answer.basis is not None:
+        lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
+    if answer.cut_notice:
+        lines.append(Content(f"! {answer.cut_notice}"))
+    cited = {citation.source_number for citation in answer.citations}
+    lines += [
+        Content(f"! [{source.number}] {_stale_notice(source)}")
+        for source in answer.sources
+        if source.stale and source.number in cited
+    ]
+    if answer.not_read is not None:
+        lines.append(Content(f"! {answer.not_read.summary} ({answer.not_read.hint})"))
+    lines += [Content.assemble("! ", safe(notice, single_line=True)) for notice in answer.notices]
+    return Content("\n").join(lines)
+
+
+def _source_line(source: Source, folders: Sequence[Path]) -> Content:
+    where = "  ".join(part for part in (short_path(source.path, folders), place(source)) if part)
+    return Content.assemble((f"[{source.number}] ", "bold"), f"{mark(source)[0]} ", safe(where))
+
+
+def _stale_notice(source: Source) -> str:
+    return source.absence.notice if source.absence else "has changed or gone since it was read"

@@ -32,7 +32,7 @@ from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 from desk_rag.model.embedded import threads
-from desk_rag.model.embedded.bert_bf16 import Bf16Bert
+from desk_rag.model.embedded.compiled_bert import in_bf16
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import Embedder
@@ -311,7 +311,7 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
         apply_adapter(net, load_file(file, device=str(bert.device)))
         precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
         if embedder.computes_in_half and bert.device.type == "cpu":
-            net.bert, precision = Bf16Bert(net.bert), nullcontext
+            net.bert, precision = in_bf16(net.bert), nullcontext
         elif embedder.computes_in_half:  # what autocast would do before every product
             for linear in linear_layers(net.bert).values():
                 linear.to(torch.bfloat16)

@@ -23,7 +23,6 @@ from desk_rag.answering.events import (
     Evidence,
     Finished,
     FirstToken,
-    Retrieved,
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
@@ -34,7 +33,7 @@ from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
 from desk_rag.answering.questions.nearest import nearest
-from desk_rag.answering.questions.second_look import SecondLook
+from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.amounts import not_the_sum
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
 
-_CONVINCING = 0.5
-"""Support from which an answer needs no second look; see "A second look" in bench/LOG.md."""
 _BEGINNING = 400
 """Characters of a document in which its date is looked for."""
 _DOUBTED = 0.3
@@ -202,7 +199,7 @@ def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLo
 def _compared(reader: Reader, question: str, compared: parts.Comparison, look: SecondLook) -> Iterator[AnswerEvent]:
     """Compare the measures of two things; if not both are known, answer the question as it stands, with a doubt."""
     both = [list(_one_fact(reader, one, look)) for one in compared.questions]
-    first, second = map(_finished, both)
+    first, second = map(finished, both)
     sure = all(done.found and not done.doubtful for done in (first, second))
     verdict = compared.verdict(first.text, second.text) if sure else ""
     if not verdict:
@@ -226,15 +223,15 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
     A doubtful name counts only if the question as it stands finds nothing; what comes of it is doubtful too.
     """
     first = list(_one_fact(reader, steps.first, look))
-    done = _finished(first)
+    done = finished(first)
     if not done.found or not parts.names_something(done.text):
         yield from _one_fact(reader, question, look)
     elif not done.doubtful:
         yield from _with_name(reader, question, steps, first, look)
     else:
         plain = list(_one_fact(reader, question, look))
-        both = [] if _finished(plain).found else list(_with_name(reader, question, steps, first, look))
-        yield from both if both and _finished(both).found else plain
+        both = [] if finished(plain).found else list(_with_name(reader, question, steps, first, look))
+        yield from both if both and finished(both).found else plain
 
 
 def _with_name(
@@ -243,7 +240,7 @@ def _with_name(
     """Pass on the answer to the first step, without its words, and answer the question about what it names."""
     joined = Joined(question)
     yield from joined.add(iter(first), steps.first, silent=True)
-    second = steps.then(_finished(first).text)
+    second = steps.then(finished(first).text)
     yield from joined.add(_one_fact(reader, second, look), second)
     yield joined.finished(needs_last=True)
 
@@ -299,7 +296,7 @@ def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEve
         # All of these files have the date, and few say it again where the answer stands.
         plain = without_file_names(without_dates(question) if narrowed.of_date else question, narrowed.files)
         inside = list(_twice(reader, plain, replace(look, under=narrowed.files), eager=True))
-        done = _finished(inside)
+        done = finished(inside)
         if done.found:
             *events, _ = inside
             yield from events
@@ -317,12 +314,12 @@ def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> I
         return
     began = time.perf_counter()
     nearest = partial(_nearest, reader, look.under)
-    first = yield from _convincing(reader.ask_once(question, nearest, look.under))
+    first = yield from convincing(reader.ask_once(question, nearest, look.under))
     if first is None:
         return
     spent = time.perf_counter() - began
     events = list(reader.ask_once(question, look, look.under))
-    second = _finished(events)
+    second = finished(events)
     better = second.found and (second.support or 0.0) >= (first.support or 0.0)
     if first.found and not better:
         events = list(first.events)
@@ -337,48 +334,8 @@ def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> I
                 yield event
 
 
-@dataclass(frozen=True, slots=True)
-class _Unconvincing:
-    """A reading that found nothing, or something doubtful, with the events that were held back."""
-
-    found: bool
-    support: float | None
-    events: tuple[AnswerEvent, ...]
-
-
-def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _Unconvincing | None]:
-    """Pass on the events of a convincing answer; hold those of another back and return it."""
-    held_back: list[AnswerEvent] = []
-    passing = False
-    for event in events:
-        if isinstance(event, Retrieved | FirstToken):
-            yield event
-            continue
-        if isinstance(event, Evidence) and (event.support is None or event.support >= _CONVINCING):
-            passing = True
-            yield from held_back
-            held_back = []
-        if isinstance(event, Finished) and (event.answer.stopped or not event.answer.sources):
-            passing = True
-            yield from held_back
-        if passing:
-            yield event
-        else:
-            held_back.append(event)
-    if passing:
-        return None
-    done = _finished(held_back)
-    return _Unconvincing(done.found, done.support, tuple(held_back))
-
-
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
     return nearest(reader.store, embedder, question, reader.top_k, under)
-
-
-def _finished(events: Sequence[AnswerEvent]) -> Answer:
-    last = events[-1]
-    assert isinstance(last, Finished)
-    return last.answer
 
 
 def _with_unmet(event: Finished) -> Finished:

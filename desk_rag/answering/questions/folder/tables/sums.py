@@ -224,8 +224,8 @@ def _holds(period: Period, cell: _Cell) -> bool:
     days = [day for day in all_dates(cell.row.text) if day.year]
     if not days and _is_line(cell):
         beginning = f"{cell.row.passage.title} {cell.row.passage.chunk.text[:_BEGINNING]}"
-        months = [(int(match[2]), MONTHS.index(match[1].casefold()) + 1) for match in _MONTH.finditer(beginning)]
-        of_month = [Date(year, month, 0) for year, month in months]
+        named = ((int(match[2]), match[1].casefold()) for match in _MONTH.finditer(beginning))
+        of_month = [Date(year, MONTHS.index(month) + 1, 0) for year, month in named]
         days = (of_month or [day for day in all_dates(beginning) if day.year and day.month])[:1]
     if not days:
         fields = list(amounts.fields_of(cell.row.text).items())

@@ -16,6 +16,7 @@ from textual.widgets import Input, TextArea
 from desk_rag.answering.conversation.turns import Turn, turn_of
 from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
+from desk_rag.sanitize import home_path
 from desk_rag.tui import messages as m
 from desk_rag.tui.conversation import names
 from desk_rag.tui.conversation.find_bar import FindBar
@@ -198,7 +199,7 @@ class ConversationScreen(TurnScreen):
         from desk_rag.tui.conversation import exporting
 
         path = exporting.write(chat, place, self._backend.change_of)
-        self.app.call_from_thread(self._say, f"Written to {path}.")
+        self.app.call_from_thread(self._say, f"Written to {home_path(path)}.")
 
     def action_turn_menu(self) -> None:
         """Offer what can be done with the selected turn."""

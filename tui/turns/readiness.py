@@ -31,6 +31,6 @@ def nothing_to_ask(status: Status, folders: Sequence[Path], keymap: KeyMap) -> P
             f"{keymap.shown('library')} shows what is left out and why. A file that you add is read at once.",
         )
     return Problem(
-        f"Nothing in {names} could be read ({count(status.failed, 'file')} failed).",
+        f"Nothing in {names} could be read ({count(status.failed, 'file')} could not be read).",
         f"{keymap.shown('library')} says for each file why.",
     )

@@ -154,7 +154,7 @@ async def test_a_question_that_waits_for_files_is_withdrawn_to_the_prompt(runnin
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (Status(Freshness.WATCHING), "Nothing in Documents could be read."),
+        (Status(Freshness.WATCHING), "Documents holds no file that desk-rag reads."),
         (Status(Freshness.WATCHING, failed=2), "Nothing in Documents could be read (2 files could not be read)."),
         (Status(Freshness.WATCHING, absent=FOLDERS), "The folder is not there now, and nothing of it was read before."),
         (Status(Freshness.PAUSED), "Nothing has been read yet, and indexing is paused."),

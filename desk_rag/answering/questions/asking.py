@@ -209,15 +209,29 @@ def _compared(reader: Reader, question: str, compared: parts.Comparison, look: S
 
 
 def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: SecondLook) -> Iterator[AnswerEvent]:
-    """Answer the question for the name first, then the question about it; both quotes are shown."""
+    """Answer the question for the name first, then the question about it; both quotes are shown.
+
+    A doubtful name counts only if the question as it stands finds nothing; what comes of it is doubtful too.
+    """
     first = list(_one_fact(reader, steps.first, look))
     done = _finished(first)
-    if not done.found or done.doubtful or not parts.names_something(done.text):
+    if not done.found or not parts.names_something(done.text):
         yield from _one_fact(reader, question, look)
-        return
+    elif not done.doubtful:
+        yield from _with_name(reader, question, steps, first, look)
+    else:
+        plain = list(_one_fact(reader, question, look))
+        both = [] if _finished(plain).found else list(_with_name(reader, question, steps, first, look))
+        yield from both if both and _finished(both).found else plain
+
+
+def _with_name(
+    reader: Reader, question: str, steps: parts.ByWayOf, first: Sequence[AnswerEvent], look: SecondLook
+) -> Iterator[AnswerEvent]:
+    """Pass on the answer to the first step, without its words, and answer the question about what it names."""
     joined = Joined(question)
     yield from joined.add(iter(first), steps.first, silent=True)
-    second = steps.then(done.text)
+    second = steps.then(_finished(first).text)
     yield from joined.add(_one_fact(reader, second, look), second)
     yield joined.finished(needs_last=True)
 

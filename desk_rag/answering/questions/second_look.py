@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.questions.nearest import DEPTH, factor, nearest, of_form
 from desk_rag.answering.requirements.objections import definition_asked
+from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 
@@ -53,7 +54,7 @@ class SecondLook:
         if definition_asked(question):  # it may stand among more chunks than can be scored
             chunks += nearest(self.store, embedder, sought, self.limit, self.under)
         by_id = {chunk.passage.chunk.chunk_id: chunk for chunk in chunks}  # a favoured chunk replaces its double
-        scores = self.span_scorer.read(question, [chunk.passage.chunk.text for chunk in by_id.values()])
+        scores = self.span_scorer.read(question, [place_of_passage(chunk.passage) for chunk in by_id.values()])
         requirements = Requirements(question)
         odds = {
             chunk_id: self._odds(chunk, score, requirements) + _UNMET_WEIGHT * math.log(of_form(question, chunk))

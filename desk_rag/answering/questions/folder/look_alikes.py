@@ -38,7 +38,7 @@ from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS, Date
 from desk_rag.answering.requirements.objections import asks_whether
-from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
@@ -192,7 +192,7 @@ def _at_time_asked(
         row = next((row for row in rows if row.passage.path == newest), None)
         value = ""
         if row is not None:
-            (scores,) = span_scorer.read(question, [row.passage.chunk.text])
+            (scores,) = span_scorer.read(question, [place_of_passage(row.passage)])
             value = _value(question, scores, row.passage.chunk.text, row.text, _VALUE)
         if value:
             in_order = sorted(done.citations, key=lambda one: one.path != newest)
@@ -258,7 +258,7 @@ def _other_values(
     for source in done.sources:
         if source.path in seen:
             continue
-        (scores,) = span_scorer.read(question, [source.text])
+        (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit)]
         ranked = sorted(units, key=lambda unit: -_log_odds(scores, source.text, unit))
         unit = ranked[0] if ranked else ""

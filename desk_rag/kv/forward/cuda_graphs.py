@@ -12,7 +12,6 @@ from typing import TypeVar
 import torch
 
 from desk_rag.kv.forward.inputs import Inputs
-from desk_rag.model.memory.device import recording_stream
 
 Part = Callable[[], None]
 T = TypeVar("T")
@@ -51,7 +50,7 @@ def record(
     Raises RuntimeError where this machine cannot record them.
     """
     graphs: list[torch.cuda.CUDAGraph] = []
-    side = recording_stream(device)
+    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         parts(lambda part: part())

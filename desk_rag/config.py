@@ -181,12 +181,15 @@ class IndexSettings(_Section):
     parser_mib: Annotated[int, Field(ge=256, le=_MOST_MIB)] = 2048
     """Memory for extracting the text of one file."""
     ocr: Literal["pdf", "all", "off"] = "pdf"
-    """Files whose text is recognised if the extra "ocr" is installed: scanned PDF pages, or pictures as well ("all").
-    A page or picture takes 2 to 6 seconds."""
+    """Text recognised with the extra "ocr": scanned PDF pages, or pictures, too ("all"). Each takes 2 to 6 seconds."""
     ocr_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
     """Longest time for that per file; of a longer file the first pages are read."""
     exclude: tuple[str, ...] = ()
     """Patterns in .gitignore syntax, in addition to the defaults and the folders' own ignore files."""
+    archives: bool = False
+    """Read the files inside .zip and .tar archives; without it, only of archives that `desk-rag index` names."""
+    hidden: bool = False
+    """Read files and folders whose names begin with a dot, too."""
     sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
     """How often `watch` and the UI look through the folders for changes that the system did not report."""
     settle_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 2.0

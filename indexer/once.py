@@ -138,7 +138,9 @@ class Run:
             return
         folder = next((each for each in parts.store.volumes.roots() if each in root.parents), root.parent)
         with suppress(Cancelled):
-            event = pipeline.index_path(parts.store, root, folder, parts.counter, parts.size, settings, self._stop)
+            event = pipeline.index_path(
+                parts.store, root, folder, parts.counter, parts.size, settings, self._stop, by_name=True
+            )
             yield event
             if event.state is FileState.SKIPPED:
                 self._progress.say(f"{shown_path(root)} is left out: {event.reason}")

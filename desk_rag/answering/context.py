@@ -266,4 +266,5 @@ def source_of(
         digest=passage.digest,
         file=(passage.stamp.size, passage.stamp.mtime_ns, passage.stamp.inode),
         indexed_at=passage.indexed_at,
+        copies=passage.copies,
     )

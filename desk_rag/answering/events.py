@@ -1,7 +1,6 @@
 """Events of an answer, as `AnswerEngine.ask` yields them to TUI, CLI and benchmarks.
 
-Text in these events is document or model text: pass it through `sanitize.clean` before showing it. The module imports
-no torch, so that a window can be drawn before torch is loaded.
+Text in them is that of documents or models: `sanitize.clean` it before it is shown. No torch is imported for them.
 """
 
 from __future__ import annotations
@@ -80,6 +79,7 @@ class Source:
     """Unix time at which the file was indexed."""
     absence: Absence | None = None
     """Set if the file is missing."""
+    copies: int = 0  # other files with the same content
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,10 +268,10 @@ class Decoding:
         """The strategy for one answer from `sources`."""
         if self._selector is None:
             return generation.Greedy()
-        texts = [source.text for source in sources]
+        places = [place_of_source(source) for source in sources]
         if self.span_scorer is not None:
-            self.span_scorer.read_ahead(question, texts)
-        return EvidenceDecoding(self._selector, question, [place_of_source(source) for source in sources])
+            self.span_scorer.read_ahead(question, places)
+        return EvidenceDecoding(self._selector, question, places)
 
     def close(self) -> None:
         """End the span scorer's thread."""

@@ -29,6 +29,8 @@ from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.types import PendingChunk
 
+_FEWEST = 8
+"""Questions below which the answers show nothing."""
 _ANSWER_TOKENS = 128
 """Tokens after which an answer is cut: these questions ask for one fact."""
 
@@ -157,7 +159,12 @@ def meaning(result: Mapping[str, Any]) -> list[str]:
         f"{result['first_token_full_ms']:.0f} without.",
         f"Answers: {cached} of {asked} right from caches, {full} without.",
     ]
-    if not full:
+    if asked < _FEWEST:
+        lines.append(
+            f"{asked} question{'s' if asked > 1 else ''}: that the answers are right or wrong shows nothing, and the "
+            "times are of single runs. The line on caches holds all the same. A higher --seconds or a GPU asks more."
+        )
+    elif not full:
         lines.append(
             "Without caches none was right, so these answers say nothing about caches: this is no model that answers "
             "such questions, or its prompt is not in the form that it was trained with."

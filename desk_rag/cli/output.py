@@ -255,6 +255,8 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
         if source.stale and source.number in cited:
             notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
             remarks.append(f"[{source.number}] {notice}")
+        if source.copies and source.number in cited:
+            remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
     if answer.not_read is not None:
         remarks.append(f"{answer.not_read.summary}; {answer.not_read.hint}")
     return [*remarks, *answer.notices]
@@ -262,7 +264,8 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
 
 def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
     """Return a path and a location: 'letters/boiler.md lines 3-9'."""
-    return f"{shown_path(path, bases)} {location}".rstrip()
+    where = str(location)
+    return f"{shown_path(path, bases)}{'' if where.startswith('!/') else ' '}{where}".rstrip()
 
 
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
@@ -339,6 +342,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
                 "score": round(source.score, 6),
                 "warm": source.warm,
                 "stale": source.stale,
+                "copies": source.copies,
                 "absence": absence_json(source.absence),
                 "text": source.text,
                 **location_json(source.location),

@@ -36,6 +36,8 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
         with open_store(settings, writer=False) as store:
             row, rows = store.document(path), store.documents(path)
             known = explain(store, path, settings)
+            if known.state == "unknown":  # perhaps behind a link to a folder, which was resolved
+                known = explain(store, Path(os.path.abspath(file.expanduser())), settings)  # noqa: PTH100
     else:
         known = explain(None, path, settings)
     is_own_rule = known.state == "left out" and known.reason.startswith(OWN_RULE)

@@ -8,6 +8,7 @@ document is read, and no link to a directory is followed.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,8 @@ _DEFAULTS = """
     .fseventsd/ *.pyc *.pyo *.o *.a *.so *.class *.min.js *.min.css *.map *~ .#* \\#*# *.sw? *.swp *.swo 4913
     .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
 """
+HIDDEN = "hidden"
+"""Beginning of the reason why files and folders with a dot before their name are left out."""
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _LINKED_FOLDER = "link to a folder"
 _NAME_SURROGATE = 0x20000000
@@ -135,6 +138,26 @@ def is_other_spelling(root: Path, path: Path) -> bool:
     return False
 
 
+def left_out_inside(path: str) -> str:
+    """Return why a file at this path in an archive is left out, in words; '' if it is read."""
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+    for depth in range(1, len(parts) + 1):
+        shown = "/".join(parts[:depth]).replace("\n", "\x1a") + ("/" if depth < len(parts) else "")
+        for rules, words in _inside_rules():
+            rule = rules.verdict(shown)
+            if rule is not None and rule.excludes:
+                return words
+    return ""
+
+
+@functools.cache
+def _inside_rules() -> tuple[tuple[Rules, str], ...]:
+    hidden, tools = compile_rules([".*"], HIDDEN)[0], compile_rules([*_DEFAULTS.split(), "__MACOSX/"], "default")[0]
+    return (
+        (secret_rules(), "that may hold secrets"), (Rules.of("", hidden), "hidden"), (Rules.of("", tools), "of tools")
+    )  # fmt: skip
+
+
 class _Walker:
     """One walk: the root, the fixed rules, and how an entry is judged."""
 
@@ -144,7 +167,8 @@ class _Walker:
         self._most_bytes = settings.max_file_mib * 1024 * 1024
         self._too_large = f"larger than {settings.max_file_mib:g} MiB"
         self._linked_secrets: dict[tuple[int, int], Path] | None = None
-        self._weak = Rules.of("", compile_rules(_DEFAULTS.split(), "default")[0])
+        hidden = () if settings.hidden else compile_rules([".*"], HIDDEN)[0]
+        self._weak = Rules.of("", (*hidden, *compile_rules(_DEFAULTS.split(), "default")[0]))
         self._strong = (rules_of_user(settings.exclude, self._root), secret_rules())
 
     def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:

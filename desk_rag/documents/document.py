@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from desk_rag.documents import ocr
+from desk_rag.documents import archives, ocr
 from desk_rag.documents.formats import format_of_name, readable_in_part, unread_kind
 from desk_rag.documents.parser_process import TRY_AGAIN, Cutting, ParserProcess, Request
 from desk_rag.errors import (
@@ -113,7 +113,9 @@ def supported(path: Path, settings: IndexSettings) -> bool:
 
     A name of an unknown kind is accepted: the content decides.
     """
-    return format_of_name(path.name) is not None or not unread_kind(path.name) or ocr.reads(path.name, settings)
+    if format_of_name(path.name) is not None or not unread_kind(path.name):
+        return True
+    return ocr.reads(path.name, settings) or archives.reads(path.name, settings)
 
 
 def parse(path: Path, settings: IndexSettings) -> Document:
@@ -145,8 +147,9 @@ def ask_parser(
     source, data = _read(path, settings, stop, keep=True)
     ocr_seconds = settings.ocr_seconds if ocr.reads(path.name, settings) else 0.0
     request = Request(
-        path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting, ocr_seconds
-    )
+        path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting, ocr_seconds,
+        archives.reads(path.name, settings),
+    )  # fmt: skip
     try:
         reply = _parser(settings.parser_mib).parse(request, stop)
     except DocumentError as error:
@@ -180,7 +183,8 @@ def digest_file(path: Path, settings: IndexSettings, stop: Callable[[], bool] = 
 def reader_version(name: str, settings: IndexSettings) -> str:
     """Return the version of parsers and limits; a file read under another version is read again."""
     with_ocr = f"/ocr-{settings.ocr_seconds:g}" if ocr.reads(name, settings) else ""
-    return f"{PARSER_VERSION}/{settings.max_text_mib:g}{with_ocr}"
+    opened = f"/{archives.MARK}" if archives.reads(name, settings) else ""
+    return f"{PARSER_VERSION}/{settings.max_text_mib:g}{with_ocr}{opened}"
 
 
 def _most_text(settings: IndexSettings) -> int:

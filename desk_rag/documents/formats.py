@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 
+from desk_rag.documents.archives import is_archive
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 
 
@@ -46,6 +47,7 @@ class Format(Enum):
     YAML = "yaml"
     TOML = "toml"
     XML = "xml"
+    ARCHIVE = "archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class PlaceUnits:
     lines: str = "lines"
     names_section: bool = False
     """True if the outermost heading belongs to the place: the sheet, the message, the event."""
+    inside: str = ""
+    """Mark before that heading where it is a file with pages of its own: '!/' in an archive."""
 
 
 _PLACE_UNITS = {
@@ -71,6 +75,7 @@ _PLACE_UNITS = {
     Format.MAILBOX: PlaceUnits("message", "messages", names_section=True),
     Format.CALENDAR: PlaceUnits("entry", "entries", names_section=True),
     Format.CONTACTS: PlaceUnits("entry", "entries", names_section=True),
+    Format.ARCHIVE: PlaceUnits(names_section=True, inside="!/"),
 }
 _CODE_SUFFIXES = """
     py pyi pyx js mjs cjs jsx ts tsx java c h cc cpp cxx hpp hh cs go rs rb php sh bash zsh fish ps1 bat sql cfg
@@ -180,6 +185,8 @@ def place_units(name: str) -> PlaceUnits:
     promised = format_of_name(name) or (Format.MAIL if _IN_MAILDIR.match(name) else None)
     if promised is None and name.lower() in _MAILBOX_NAMES:
         promised = Format.MAILBOX
+    if is_archive(name):
+        promised = Format.ARCHIVE
     return PlaceUnits() if promised is None else _PLACE_UNITS.get(promised, PlaceUnits())
 
 

@@ -45,8 +45,11 @@ class Location:
         """
         units = self.units
         one_page = self.page_end in (None, self.page_start)
-        section = self.heading.split(LEVELS)[0] if units.names_section and one_page else ""
-        if self.page_start is not None and not section:
+        named = units.names_section and (one_page or units.inside)
+        section = self.heading.split(LEVELS)[0] if named else ""
+        if section and units.inside:
+            section = units.inside + section
+        if self.page_start is not None and (not section or units.inside):
             number = _counted(units.page, units.pages, self.page_start, self.page_end)
         elif self.line_start is not None:
             number = _counted(units.line, units.lines, self.line_start, self.line_end)

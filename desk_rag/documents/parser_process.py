@@ -72,6 +72,8 @@ class Request:
     """None: the reply holds blocks instead of chunks."""
     ocr_seconds: float = 0.0
     """Time for recognising text in pictures of text, in addition to `seconds`; 0 for none."""
+    as_archive: bool = False
+    """Read the files inside."""
 
 
 class ParserProcess:
@@ -104,6 +106,7 @@ class ParserProcess:
         child.files += 1
         header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
         header |= {"allow_secrets": request.allow_secrets, "ocr_seconds": request.ocr_seconds}
+        header |= {"as_archive": request.as_archive}
         guard = _Guard(child.process, request.seconds + request.ocr_seconds, stop)
         answer: dict[str, object] | None = {}
         if request.cutting is not None:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.documents import archives
+from desk_rag.documents.formats import KIND_NOT_READ
 from desk_rag.documents.status import FileState
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -36,7 +39,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     """Return what is known of `path`, or what the rules would do with it; without a store nothing is indexed yet."""
     from desk_rag.documents import document, ocr
     from desk_rag.documents.discovery import LeftOut
-    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
+    from desk_rag.documents.formats import unread_kind
     from desk_rag.store.presence import absent_folders
 
     row = store.document(path) if store is not None else None
@@ -52,11 +55,15 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
         return Explanation("unknown", "it is a link to a file that is not there")
     if not document.supported(path, settings.index):
         remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
-        return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'}){remedy}")
+        reason = f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
+        return Explanation("left out", f"{reason}{remedy or _allowing(path, reason)}")
     if store is not None and (away := next((one for one in absent_folders(store) if one.path in path.parents), None)):
         return Explanation("not indexed yet", away.unread)
     if row is not None:
         return Explanation("not indexed yet", f"it was left out ({row.reason}) and no longer is: the next run reads it")
+    bases = list(_bases(store, settings, path))
+    if link := next((parent for parent in path.parents if parent.is_symlink() and _is_below(parent, bases)), None):
+        return Explanation("left out", f"behind the link {clean_name(link.name)}, which is not followed")
     if verdict is None:
         return Explanation("unknown", "it is in no folder that was indexed")
     return Explanation("not indexed yet", "the next run reads it")
@@ -110,7 +117,9 @@ def _outlook(store: Store, path: Path) -> str:
 
 
 def _allowing(path: Path, reason: str) -> str:
-    """Return how to index a file that was taken for a secret; '' for any other reason."""
+    """Return how to index a file that was taken for a secret, or is an archive; '' for any other reason."""
+    if reason.startswith(KIND_NOT_READ) and archives.is_archive(path.name):
+        return f"; {archives.REMEDY}"
     if not reason.startswith("secret: "):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
@@ -129,6 +138,10 @@ def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile
             return verdict
         accepted = accepted or verdict
     return accepted
+
+
+def _is_below(path: Path, bases: Sequence[Path]) -> bool:
+    return any(base in path.parents for base in bases)
 
 
 def _bases(store: Store | None, settings: Settings, path: Path) -> Iterator[Path]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import IndexSettings
+from desk_rag.documents import archives, file_chunks
 from desk_rag.documents import document as documents
-from desk_rag.documents import file_chunks
 from desk_rag.documents.chunking import ChunkSize
 from desk_rag.documents.discovery import FoundFile, LeftOut, is_other_spelling
 from desk_rag.documents.formats import KIND_NOT_READ, format_of_name
@@ -51,13 +51,20 @@ class FileReader:
         size: ChunkSize,
         settings: IndexSettings,
         stop: Callable[[], bool] = documents.never,
+        *,
+        by_name: bool = False,
     ) -> None:
-        """`stop` is asked many times a second while a file is read, parsed and cut."""
+        """`stop` is asked many times a second while a file is read, parsed and cut.
+
+        `by_name`: somebody named the file, which asks for what is in an archive.
+        """
+        self._by_name = by_name
         self._store = store
         self._stop = stop
         self._counter = counter
         self._size = size
         self._settings = settings
+        self._plain_settings = settings
         self.renamed_from: Path | None = None
         """Former path of the last renamed file."""
 
@@ -68,6 +75,7 @@ class FileReader:
 
         Raises Cancelled, with nothing recorded, if `stop` asked for it; StoreError if the catalog cannot be written.
         """
+        self._settings = settings_for(file.path, row, self._plain_settings, by_name=self._by_name)
         stamp = stamp_of(file, self._settings)
         if row is not None and row.stamp == stamp:
             return as_known(row)
@@ -167,6 +175,13 @@ def not_opened(file: FoundFile, settings: IndexSettings) -> str:
     if not documents.supported(file.path, settings):
         return f"{KIND_NOT_READ} ('{file.path.suffix}')"
     return "" if file.size else "empty"  # as a package's __init__.py or a lock file: nothing is wrong with it
+
+
+def settings_for(
+    path: Path, row: DocumentRow | None, settings: IndexSettings, *, by_name: bool = False
+) -> IndexSettings:
+    """Return settings for one file: what is in an archive is read once somebody asked for it, and then on."""
+    return archives.asked(path.name, settings, "" if row is None else row.stamp.parser, by_name=by_name)
 
 
 def stamp_of(file: FoundFile, settings: IndexSettings) -> FileStamp:

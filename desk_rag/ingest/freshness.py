@@ -218,7 +218,11 @@ class _Look:
         from desk_rag.documents.discovery import FoundFile, LeftOut
 
         root = _root_of(path, self._roots)
-        if root is None or not document.supported(path, self._settings) or not self._left_out.isdisjoint(path.parents):
+        known = self._known.get(os.fsencode(path))
+        is_read = known is not None and known[3] == FileState.INDEXED.value  # also an archive that somebody named
+        if root is None or not (is_read or document.supported(path, self._settings)):
+            return
+        if not self._left_out.isdisjoint(path.parents):
             return
         verdict = discovery.examine(root, path, self._settings)
         if isinstance(verdict, FoundFile) and verdict.size:

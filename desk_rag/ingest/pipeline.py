@@ -35,7 +35,15 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, ModelError, StoreFull
 from desk_rag.ingest.deletions import DeletionGuard
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent, StageProgress
-from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, not_opened, stamp_of
+from desk_rag.ingest.file_update import (
+    CHANGED_MEANWHILE,
+    FileReader,
+    as_known,
+    is_gone,
+    not_opened,
+    settings_for,
+    stamp_of,
+)
 from desk_rag.ingest.progress import ProgressRate, Tally
 from desk_rag.store.presence import AbsentFolder, Presence, covers
 from desk_rag.store.types import DocumentRow, PendingChunk
@@ -120,14 +128,18 @@ def index_path(
     size: ChunkSize,
     settings: IndexSettings,
     stop: Callable[[], bool] = never,
+    *,
+    by_name: bool = False,
 ) -> FileEvent:
     """Bring one path up to date: index it, record why not, or remove it if it is gone and `root` is not.
+
+    `by_name`: somebody asked for this file.
 
     Problems with the file itself are in the event. Raises StoreError if the catalog cannot be written; Cancelled soon
     after `stop` returns True.
     """
     path, root = path.absolute(), root.absolute()
-    reader = FileReader(store, counter, size, settings, stop)
+    reader = FileReader(store, counter, size, settings, stop, by_name=by_name)
     presence = Presence(store, root)
     row = store.document(path)
     absent = presence.absent()
@@ -214,9 +226,10 @@ class _FolderSync:
         if isinstance(entry, LeftOut):
             self._left_out[entry.path] = entry.reason
             return self._reader.leave_out(entry.path, entry, row)
-        if row is not None and row.stamp == stamp_of(entry, self._settings):
+        settings = settings_for(entry.path, row, self._settings)
+        if row is not None and row.stamp == stamp_of(entry, settings):
             return as_known(row)
-        if not_opened(entry, self._settings):
+        if not_opened(entry, settings):
             return self._reader.bring_up_to_date(entry, row, lambda _: None)
         if defer(entry):
             return FileEvent(entry.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)

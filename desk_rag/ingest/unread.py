@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import ocr
+from desk_rag.documents import archives, ocr
 from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 from desk_rag.documents.status import FileState, plural
 from desk_rag.sanitize import clean_name
@@ -22,14 +22,20 @@ _SCANNED = "scanned PDF files"
 _LOCKED = "locked with a password"
 _GROUP_BY_FAILURE = {"has no text layer": _SCANNED, "with a password": _LOCKED, "is encrypted": _LOCKED}
 """Group of a file that could not be read by words of its recorded reason."""
+_TOOLS = "of tools"
+_EMPTY = "empty"
 _GROUP_BY_RULE = {
     "secret": "that may hold secrets",
-    "default": "of tools",
-    "empty": "empty",
+    "default": _TOOLS,
+    "empty": _EMPTY,
     "permission denied": UNREADABLE,
+    "hidden": "hidden",
+    "cache folder": _TOOLS,
     **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
 }
 """Group of a skipped file by the beginning of its recorded reason."""
+_NO_DOCUMENT = ("link", "not a regular file", "loop of mounts", "ignore file")
+"""Beginnings of reasons of what is no document: a link is counted where it leads to."""
 _BINARY = "binary files"
 _TOO_LARGE = "too large"
 _SINGULAR = {
@@ -57,6 +63,8 @@ _SCANS = re.compile(r"\bscan(?:s|ned)?\b", re.IGNORECASE)
 _MOST_COMPARED = 20_000
 """Unread files whose names are compared with a question."""
 _MOST_NAMED = 3
+_MOST_KINDS = 4
+"""Kinds that a summary names; the rest are counted together."""
 _FEWEST_LETTERS = 5
 """Letters of a name without its ending by which a question may name a file."""
 _SHORT, _FEWEST_WORDS, _MOST_OF_NAME = 2, 2, 0.6
@@ -68,7 +76,7 @@ _HELP = {
     "images": ocr.PICTURE_REMEDY,
     "audio": "a text with what is said in it would be read",
     "video": "subtitles (.srt, .vtt) beside it would be read",
-    "archives": "unpack it, and its files are read",
+    "archives": f"unpack it, and its files are read ({archives.REMEDY}, too)",
     "old Office and iWork files": "save it as .docx, .xlsx, .pptx or PDF, and it is read",
 }
 _NO_HELP = "files of this kind are not read"
@@ -85,7 +93,10 @@ class UnreadFiles:
     @property
     def summary(self) -> str:
         """Return '46 files not read: 25 images, 20 archives, 1 too large'."""
-        kinds = (f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds)
+        kinds = [f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds]
+        if len(kinds) > _MOST_KINDS:
+            rest = sum(count for _, count in self.kinds[_MOST_KINDS - 1 :])
+            kinds = [*kinds[: _MOST_KINDS - 1], f"{rest:,} of other kinds"]
         return f"{plural(self.files, 'file')} not read: {', '.join(kinds)}"
 
     @property
@@ -100,11 +111,11 @@ def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
 
 
 def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
-    """Count the files below the folders `under` (all, if empty) that were not read, as `desk-rag why` counts them.
+    """Count the files below the folders `under` (all, if empty) that were not read and may hold text of the user.
 
-    Returns None if every file was read.
+    Empty files and those of tools are not counted. Returns None if there are no others.
     """
-    unread = _counted(store.unread_reasons(under))
+    unread = _counted(store.unread_reasons(under), but=(_TOOLS, _EMPTY))
     return unread if unread.files else None
 
 
@@ -194,8 +205,10 @@ def kind_of(reason: str) -> str:
     return _GROUP_BY_RULE.get(reason.partition(":")[0], "others")
 
 
-def _counted(groups: Iterable[tuple[FileState, str, int]]) -> UnreadFiles:
+def _counted(groups: Iterable[tuple[FileState, str, int]], but: Collection[str] = ()) -> UnreadFiles:
     kinds: Counter[str] = Counter()
     for state, reason, count in groups:
-        kinds[kind_of(reason) if state is FileState.SKIPPED else _failure_of(reason)] += count
+        kind = kind_of(reason) if state is FileState.SKIPPED else _failure_of(reason)
+        if kind not in but and not (state is FileState.SKIPPED and reason.startswith(_NO_DOCUMENT)):
+            kinds[kind] += count
     return UnreadFiles(kinds.total(), tuple(kinds.most_common()))

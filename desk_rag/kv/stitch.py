@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from desk_rag.kv import compiled_placing
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.positions import Placement, StitchPlan
 from desk_rag.kv.prefill import PrefixKV
@@ -82,6 +83,8 @@ def place_layer(
     """
     chunk_layer = chunk.layers[layer]
     assert chunk_layer.keys.shape[1] == placement.num_tokens, "plan and chunk differ in length"
+    if shift is None and compiled_placing.place(layer, placement, chunk_layer, tables, cache):
+        return
     key_slots, value_slots = cache.write(layer, placement.slot, placement.num_tokens)
     # Dequantized in fp32 and rotated with one rounding at the end, as the kernel does it.
     keys = torch.empty(key_slots.shape, dtype=torch.float32, device=key_slots.device)

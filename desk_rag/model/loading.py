@@ -5,6 +5,7 @@ Every model that is loaded here has passed `model.support.check`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -244,7 +245,8 @@ def _load_module(
             options["device_map"] = {"": 0 if device.type == "cuda" else "cpu"}
         if prequantized_by(config) in quantized_form.WIDENED:
             config.quantization_config["dequantize"] = True
-        module, info = model_class.from_pretrained(str(directory), **options)
+        with quantized_form.quiet_packages() if prequantized_by(config) else contextlib.nullcontext():
+            module, info = model_class.from_pretrained(str(directory), **options)
         tensors.check_loaded(directory, info)
         module = text_part.text_part(module)
         return module if quantized else module.to(device)

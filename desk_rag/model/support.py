@@ -121,10 +121,16 @@ def _no_plain_keys(config: Any, _model_type: str) -> str:
         return "its attention is latent (MLA) and has no per-head keys to store"
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
     fields = any(getattr(config, field, None) for field in _RECURRENT_FIELDS)
+    # Granite 4 without recurrent layers has their fields all the same.
+    fields = fields and not (kinds and kinds <= _LAYER_TYPES)
     if kinds & _RECURRENT or any("mamba" in str(name) for name in kinds) or fields:
         return "it has recurrent or linear-attention layers, whose state depends on all that came before"
     if getattr(config, "num_kv_shared_layers", 0):
         return "some of its layers share the KV of others"
+    try:
+        getattr(config, "head_dim", None)
+    except RuntimeError:  # of Gemma 4, whose configuration names it layer by layer
+        return "its layers have heads of several sizes, and chunk KV is stored in one"
     return ""
 
 

@@ -11,6 +11,7 @@ of this comparison are fused with those of the searches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -40,6 +41,7 @@ COMPARED_BY_TOKENS = 96
 """Best candidates whose token vectors are compared with the question's."""
 _MOST_WORD_PIECES = 64
 """Word pieces of a question that are compared, so that a long one takes no longer than some 20 ms."""
+_NEITHER_WORD_NOR_POINT = re.compile(r"[^\w.,:/]|_")
 TOKENS_WEIGHT = 0.75
 """Weight of the ranks of that comparison against the fused score; see "Late interaction" in bench/LOG.md."""
 
@@ -175,5 +177,5 @@ def _body(passage: Passage) -> str:
     if newline and passage.title and first.startswith(passage.title):
         text = rest
     # '.' and the like stay because 3.10 is not 310; a body without letters and digits is compared as it is.
-    plain = "".join(character for character in text.casefold() if character.isalnum() or character in ".,:/")
+    plain = _NEITHER_WORD_NOR_POINT.sub("", text.casefold())
     return plain or text

@@ -51,6 +51,8 @@ class Passage:
     """Digest of the document's content, as in `DocumentRow`; empty if the document must be read again."""
     indexed_at: float = 0.0
     """Unix time at which the document was read."""
+    copies: int = 0
+    """Other files with exactly the same content, as far as the catalog knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,4 +42,6 @@ def test_the_words_say_no_more_than_the_numbers() -> None:
     assert "not asked" not in said and "too long" not in said
     said = "\n".join(bench_model.meaning(numbers | {"right_cached": 0, "right_full": 0, "questions_left_out": 9}))
     assert "say nothing about caches" in said and "9 questions were not asked" in said
+    said = "\n".join(bench_model.meaning(numbers | {"questions": 1, "right_cached": 0, "right_full": 1}))
+    assert "1 question: that the answers are right or wrong shows nothing" in said and "Caches cost" not in said
     assert "cost no right answer" in "\n".join(bench_model.meaning(numbers | {"right_cached": 14}))

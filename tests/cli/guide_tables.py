@@ -58,6 +58,7 @@ _FORMAT_NAMES = {
     Format.ASCIIDOC: "AsciiDoc",
     Format.TEXTILE: "Textile",
     Format.PICTURE: "pictures, with OCR (see below)",
+    Format.ARCHIVE: "archives that you name (see below)",
     Format.JSON: "JSON, by its keys",
     Format.YAML: "YAML, by its keys",
     Format.TOML: "TOML and INI, by their keys",

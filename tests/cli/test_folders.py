@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,3 +302,25 @@ def test_reasons_do_not_repeat_the_path(desk: Desk) -> None:
     assert "broken.pdf" in str(listed)
     reasons = [str(file["reason"]) for file in listed["files"]]  # type: ignore[attr-defined]
     assert not any(str(desk.docs) in reason for reason in reasons) and any(reasons)
+
+
+def test_an_archive_is_read_once_it_is_named_and_cited_by_the_file_inside(desk: Desk) -> None:
+    old = desk.docs / "old.zip"
+    with zipfile.ZipFile(old, "w") as archive:
+        archive.writestr("notes/boat.md", "# Boat\n\nThe keel is red.\n\nThe mast is 9 metres long.\n")
+    desk.run("index", str(desk.docs), "--no-kv")
+    said = desk.run("why", str(old))[1]
+    assert "left out" in said and "`desk-rag index FILE` reads what is inside" in said
+    assert desk.run("index", str(old), "--no-kv")[0] == 0
+    assert "1 file inside read" in desk.run("why", str(old))[1]
+    _, found, _ = desk.run("search", "mast of the boat", "--words")
+    assert "old.zip!/notes/boat.md, lines 1-5" in found
+
+
+def test_why_names_the_link_that_a_path_leads_over(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "note.txt").write_text("Outside.\n")
+    (desk.docs / "over").symlink_to(tmp_path / "outside")
+    desk.run("index", str(desk.docs), "--no-kv")
+    said = desk.run("why", str(desk.docs / "over" / "note.txt"))[1]
+    assert "left out; behind the link over, which is not followed" in said

@@ -290,3 +290,20 @@ def test_check_root_refuses_an_unreadable_folder() -> None:
         drop_rights()
         with pytest.raises(UnreadableDocument, match="cannot be listed"):
             check_root(root / "closed")
+
+
+def test_hidden_files_are_left_out_unless_somebody_wants_them(tmp_path: Path) -> None:
+    put(tmp_path, "a.md", ".diary.txt", ".hidden/b.md", "c/.notes/d.md", ".git/e.md")
+
+    def read(settings: IndexSettings) -> set[str]:
+        items = walk(tmp_path, settings)
+        return {item.path.relative_to(tmp_path).as_posix() for item in items if isinstance(item, FoundFile)}
+
+    assert read(SETTINGS) == {"a.md"}
+    reasons = {item.path.name: item.reason for item in walk(tmp_path, SETTINGS) if isinstance(item, LeftOut)}
+    assert reasons == {**dict.fromkeys((".diary.txt", ".hidden", ".notes"), "hidden: .*"), ".git": "default: .git/"}
+    assert read(IndexSettings(hidden=True)) == {"a.md", ".diary.txt", ".hidden/b.md", "c/.notes/d.md"}
+    assert read(IndexSettings(exclude=("!.hidden/",))) == {"a.md", ".hidden/b.md"}
+    (tmp_path / ".deskragignore").write_text("!.notes/\n")
+    assert read(SETTINGS) == {"a.md", "c/.notes/d.md"}
+    assert {item.path.name for item in walk(tmp_path / ".hidden", SETTINGS)} == {"b.md"}, "a hidden folder by name"

@@ -15,7 +15,7 @@ import pytest
 from desk_rag.config import IndexSettings
 from desk_rag.documents.document import Document, parse
 from desk_rag.documents.status import is_beginning_only
-from desk_rag.errors import BrokenDocument
+from desk_rag.errors import BrokenDocument, UnsupportedDocument
 from tests.documents import desk_files
 from tests.documents.test_formats import text_of
 
@@ -321,3 +321,10 @@ def test_plain_ascii_in_utf_16_and_japanese_in_iso_2022(read: Read) -> None:
     assert text_of(read("notes", "Milk, bread and a lamp.".encode("utf-16-le"))) == "Milk, bread and a lamp."
     words = "日本語のテキストです。"
     assert text_of(read("notes", words.encode("iso2022_jp"))) == words
+
+
+@pytest.mark.parametrize("name", ["half.txt", "half.md", "half", "rows.csv"])
+def test_zeros_behind_a_text_do_not_make_it_binary(read: Read, name: str) -> None:
+    assert "The gate is green" in text_of(read(name, b"The gate is green.\n" + bytes(3000)))
+    with pytest.raises(UnsupportedDocument):
+        read(name, b"The gate\0\1\2 is green.\n" + bytes(3000))

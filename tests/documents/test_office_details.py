@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import zipfile
 
 import docx
+import odfdo
+import openpyxl
 import pypdf
 import pypdfium2
 import pytest
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
+from openpyxl.comments import Comment
 from pypdf.annotations import FreeText, Text
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, TextStringObject
 
-from desk_rag.documents.parsers.office import pdf, word
+from desk_rag.documents.parsers.office import pdf, sheets, word
 from desk_rag.errors import BrokenDocument
 from tests.files.pdf_pages import pdf_of
 
@@ -158,3 +162,58 @@ def test_a_damaged_pdf_encrypted_without_a_password_for_reading_is_read() -> Non
 def test_a_pdf_that_needs_a_password_to_be_read_is_said_to_be_locked() -> None:
     with pytest.raises(BrokenDocument, match="locked with a password"):
         pdf.parse(make_form(user_password="secret"))
+
+
+def _workbook_with_comments() -> bytes:
+    workbook = openpyxl.Workbook()
+    loans = workbook.active
+    assert loans is not None
+    loans.title = "Loans"
+    for row in (["Item", "Price"], ["Drill", 40], ["Saw", 25]):
+        loans.append(row)
+    loans["B2"].comment = Comment("Ana:\nagreed by phone\nwith Mr Hale", "Ana")
+    loans["A9"].comment = Comment("[Threaded comment]\n\nYour version …\n\nComment:\n    ask again in May", "tc={1}")
+    other = workbook.create_sheet("Other")
+    other["A1"] = "x"
+    other["A1"].comment = Comment("of the second sheet", "Bo")
+    stream = io.BytesIO()
+    workbook.save(stream)
+    return stream.getvalue()
+
+
+def test_comments_of_cells_stand_below_their_row() -> None:
+    blocks = sheets.parse(_workbook_with_comments(), 10**6).blocks
+    shown = [(block.text, block.page, block.line_start) for block in blocks if "omment" in block.text]
+    assert shown == [
+        ("Comment on B2 by Ana: agreed by phone with Mr Hale", 1, 2),
+        ("Comment on A9: ask again in May", 1, 9),
+        ("Comment on A1 by Bo: of the second sheet", 2, 1),
+    ]
+    texts = [block.text for block in blocks]
+    assert texts.index("Sheet: Loans; Item: Drill; Price: 40") + 1 == texts.index(shown[0][0])
+
+
+def test_damaged_comments_cost_no_cells() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(_workbook_with_comments())) as source, zipfile.ZipFile(out, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, b"<comments" if "comments/comment1" in name else source.read(name))
+    texts = [block.text for block in sheets.parse(out.getvalue(), 10**6).blocks]
+    assert "Sheet: Loans; Item: Drill; Price: 40" in texts and not any("Hale" in text for text in texts)
+
+
+def test_comments_of_an_open_document_sheet() -> None:
+    document = odfdo.Document("spreadsheet")
+    document.body.clear()
+    table = odfdo.Table("Loans")
+    for row in (["Item", "Price"], ["Drill", "40"]):
+        table.append_row(odfdo.Row())
+        table.set_row_values(table.height - 1, row)
+    cell = table.get_cell("B2")
+    cell.append(odfdo.Annotation("agreed by phone", creator="Ana"))
+    table.set_cell("B2", cell)
+    document.body.append(table)
+    stream = io.BytesIO()
+    document.save(stream)
+    blocks = sheets.parse(stream.getvalue(), 10**6).blocks
+    assert ("Comment on B2 by Ana: agreed by phone", 2) in [(block.text, block.line_start) for block in blocks]

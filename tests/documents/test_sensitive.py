@@ -34,6 +34,7 @@ SECRET_PLACES = """
 SPACED_SECRET_NAMES = """
     login details bank.md|Log-in details.docx|wifi password.txt|My bank password.docx|password list.xlsx
     password 2024.pdf|Zugangsdaten.odt|Anmeldedaten Bank.txt|access data.txt|logins.xlsx|bank logins.csv|SIM PUK.txt
+    bank pin.txt|PIN phone and tablet.docx
     PIN codes.md|pin and puk.txt|card pin code.txt|Kennwort.docx|WLAN Passwort.md|login-details.html|sign_in_details.csv
 """.strip().replace("\n    ", "|").split("|")
 SPACED_ORDINARY = """
@@ -57,7 +58,7 @@ def test_names_of_secrets_are_left_out_and_ordinary_names_are_not(tmp_path: Path
     for name in (*secret, *SECRET_PLACES.split(), *ordinary):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words")
-    items = list(walk(tmp_path, IndexSettings()))
+    items = list(walk(tmp_path, IndexSettings(hidden=True)))
     names = {item.path.relative_to(tmp_path).as_posix() for item in items if isinstance(item, FoundFile)}
     assert sorted(names - ordinary) == []
     assert sorted(ordinary - names) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from desk_rag.config import IndexSettings
 from desk_rag.ingest import freshness
 from desk_rag.ingest.freshness import Backlog, look
-from desk_rag.ingest.pipeline import sync_folder
+from desk_rag.ingest.pipeline import index_path, sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.store.store import Store
 from tests.store import made
@@ -102,6 +103,19 @@ def test_a_file_that_could_not_be_read_waits_again_only_when_it_changes(
     assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
     broken.write_bytes(b"%PDF-1.7\nthis is no PDF either")
     assert look(store, (), SETTINGS, seconds=_LONG).changed == (broken,)
+
+
+def test_an_archive_waits_only_if_somebody_named_it(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    for name in ("named.zip", "other.zip"):
+        with zipfile.ZipFile(docs / name, "w") as archive:
+            archive.writestr("roof.md", "The roofer comes on 14 May.\n")
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
+    index_path(store, docs / "named.zip", docs, prompt, prompt.chunk_size, SETTINGS, by_name=True)
+    sync(store, docs, prompt)
+    for name in ("named.zip", "other.zip"):
+        with zipfile.ZipFile(docs / name, "w") as archive:
+            archive.writestr("roof.md", "The roofer comes on 21 May, at noon.\n")
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(3, (), (docs / "named.zip",))
 
 
 def test_only_the_asked_folder_or_file_is_looked_at(store: Store, docs: Path) -> None:

@@ -56,3 +56,19 @@ def test_only_the_asked_folders_are_counted(tmp_path: Path) -> None:
         assert only_programs is not None and only_programs.summary == "1 file not read: 1 program"
         assert only_programs.hint == "desk-rag why FOLDER lists it"
         assert unread.may_hold_answer(store, [home / "elsewhere"]) is None
+
+
+def test_what_cannot_hold_an_answer_is_not_counted_and_the_line_stays_short(tmp_path: Path) -> None:
+    links = ("link to a folder", "link to nothing that is read", "not a regular file", "loop of mounts")
+    others = ("empty", "default: .git/", "cache folder: CACHEDIR.TAG")
+    with Store.open(tmp_path, made.settings(), writer=True) as store:
+        for number, reason in enumerate((*links, *others)):
+            store.record_outcome(Path(f"/desk/{number}"), FileState.SKIPPED, reason, None)
+        assert unread.may_hold_answer(store, []) is None
+        assert unread.skipped_files(store, []).kinds == (("of tools", 2), ("empty", 1))
+        for number, suffix in enumerate((*[".png"] * 4, *[".zip"] * 3, *[".doc"] * 2, ".mp3", ".mobi")):
+            store.record_outcome(Path(f"/desk/x{number}"), FileState.SKIPPED, f"{KIND} ('{suffix}')", None)
+        counted = unread.may_hold_answer(store, [])
+        assert counted is not None
+        kinds = "4 images, 3 archives, 2 old Office and iWork files, 2 of other kinds"
+        assert counted.summary == f"11 files not read: {kinds}"

@@ -94,6 +94,18 @@ def by_compressed_tensors(plain: Path, place: Path) -> None:
     _write(plain, place, state, described)
 
 
+def by_gptqmodel(plain: Path, place: Path, method: str) -> None:
+    """Quantise with gptqmodel on the CPU, calibrated on a line of text, and save, as publishers do."""
+    from gptqmodel import GPTQModel, QuantizeConfig
+    from gptqmodel.quantization import FORMAT, METHOD
+
+    form = {"quant_method": METHOD.AWQ, "format": FORMAT.GEMM} if method == "awq" else {}
+    model = GPTQModel.load(str(plain), QuantizeConfig(bits=4, group_size=64, **form), device="cpu")
+    model.quantize(["The quick brown fox jumps over the lazy dog and runs away. " * 8] * 32, batch_size=1)
+    model.save(str(place))
+    _add_tokenizer(plain, place)
+
+
 def by_gptq(plain: Path, place: Path, method: str = "gptq") -> None:
     """Write matrices in GPTQ's or AWQ's layout of int32 words with eight codes each; the codes are arbitrary."""
     state: dict[str, torch.Tensor] = {}

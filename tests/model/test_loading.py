@@ -19,6 +19,8 @@ from transformers import (
     Gemma4TextConfig,
     GPT2Config,
     GPTJConfig,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     JambaConfig,
     LlamaConfig,
     MambaConfig,
@@ -32,6 +34,7 @@ from transformers import (
     T5Config,
 )
 
+from desk_rag.bench import exactness
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound, UnsupportedModel
 from desk_rag.kv.cache import SlabCache
@@ -41,7 +44,7 @@ from desk_rag.model.layers.attention_layout import KeyTap, find
 from desk_rag.model.loading import load_model, pick_device
 from desk_rag.model.packed_linear import pack_linears
 from desk_rag.model.support import check
-from tests.models import FAMILIES, VOCABULARY, build_model, byte_tokenizer
+from tests.models import FAMILIES, VOCABULARY, Family, build_model, byte_tokenizer
 
 LONGROPE = {
     "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 48, "long_factor": [2.0] * 48,
@@ -69,7 +72,8 @@ LONGROPE = {
         (MambaConfig(), "recurrent or linear-attention"),
         (JambaConfig(), "recurrent or linear-attention"),
         (T5Config(), "encoder with a decoder"),
-        (Gemma4TextConfig(), "RoPE scaling 'proportional'"),
+        (Gemma4TextConfig(), "heads of several sizes"),
+        (GraniteMoeHybridConfig(), "recurrent or linear-attention"),
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )
@@ -78,6 +82,20 @@ def test_other_architectures_are_refused_with_the_property_that_forbids_them(con
         check(config)
     assert f"'{config.model_type}'" in caught.value.message  # type: ignore[attr-defined]
     assert caught.value.exit_code == 5
+
+
+def test_a_hybrid_without_recurrent_layers_is_served() -> None:
+    """Granite 4 Micro: the fields of recurrent layers are in its configuration, and no such layer."""
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    config = GraniteMoeHybridConfig(
+        vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        shared_intermediate_size=96, num_local_experts=0, layer_types=["attention"] * 3, max_position_embeddings=512,
+        position_embedding_type="rope", pad_token_id=0, eos_token_id=2, **rope,
+    )  # fmt: skip
+    model = build_model(Family("granite-4", lambda: (GraniteMoeHybridForCausalLM, config)))
+    logits = exactness.logits_of(model)
+    assert exactness.relative(logits.stitched, logits.masked) < 1e-4
+    assert exactness.relative(logits.unmoved, logits.masked) > 0.05
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from desk_rag.model.library.installed import describe
 from desk_rag.model.loading import load_model
 from tests.kv.oracle import masked_forward
 from tests.kv.test_exactness import QUESTION, TEXTS, question_logits
-from tests.model.prequantized import WRITERS, write_experts, write_plain
+from tests.model.prequantized import WRITERS, by_gptqmodel, write_experts, write_plain
 
 SERVED = {
     "nf4": ("bitsandbytes", 0.3),
@@ -54,7 +54,22 @@ def loaded(path: Path) -> LanguageModel:
 def test_quantised_weights_are_served_exactly_and_mean_what_they_meant(name: str, root: Path) -> None:
     package, largest = SERVED[name]
     pytest.importorskip(package)
-    model, plain = loaded(written(root, name)), loaded(plain_of(root, name))
+    check(loaded(written(root, name)), loaded(plain_of(root, name)), name, largest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_what_gptqmodel_made_is_served_exactly(method: str, root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gptqmodel")
+    by_gptqmodel(root / "plain", root / f"real-{method}", method)
+    capfd.readouterr()
+    model = loaded(root / f"real-{method}")
+    assert "GPT-QModel" not in capfd.readouterr().out, "standard output is for answers"
+    check(model, loaded(root / "plain"), method, 0.3)
+
+
+def check(model: LanguageModel, plain: LanguageModel, name: str, largest: float) -> None:
+    """The model means what the plain one does, within `largest`, and answers exactly from its own caches."""
     assert model.spec.weight_quantization in {"bitsandbytes", name}
     ids = torch.arange(10, 60)
     got, expected = (each.forward_all(ids, SlabCache(each, len(ids)), 0).float() for each in (model, plain))

@@ -30,7 +30,7 @@ class DownloadScreen(PanelScreen):
     NAME = "Download"
     KEYS = (
         ("Enter", "ask the hub; then fetch the model, or go on after a stop"),
-        ("Esc", "stop fetching; files that are complete are kept; then back"),
+        ("Esc", "stop fetching; what has come is kept; then back"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "ask", "Ask the hub"),
@@ -98,7 +98,7 @@ class DownloadScreen(PanelScreen):
     def action_stop(self) -> None:
         """Stop fetching; the thread that does it ends when its next piece comes."""
         self._stop.set()
-        self._go("stopped", "Stopped. Files that are complete are kept; Enter goes on.")
+        self._go("stopped", "Stopped. What has come is kept; Enter goes on.")
 
     def _fetch(self, stop: threading.Event) -> None:
         shown_at = float("-inf")

@@ -305,7 +305,7 @@ class EvidenceSelector:
         self, question: str, places: Sequence[Place], sentences: Sequence[_Sentence]
     ) -> dict[_Sentence, _Occurrence]:
         distinct = list(dict.fromkeys(places))
-        scores = self._span_scorer.read(question, [place.text for place in distinct])
+        scores = self._span_scorer.read(question, distinct)
         scores_by_place = dict(zip(distinct, scores, strict=True))
         quoted = {place: quoted_parts(place.text) for place in distinct}
         requirements, lookup = Requirements(question), look_up(question, distinct)

@@ -20,8 +20,12 @@ _PERIOD = re.compile(
     re.I,
 )
 """A time of day with the one until which it lasts, and its day."""
+_DATES = re.compile(rf"\b(?P<first>{_DATE})\s*(?:to|until|till|-|–|—)\s*(?P<last>{_DATE})(?!\d)", re.I)
+"""A period of days; only its first or last is cut out of it, where the question asks for that."""
 _ASKS_START = re.compile(r"^(?:from\s+when|since\s+when)\b|\b(?:start|begin|open)s?\b", re.I)
-_ASKS_END = re.compile(r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:end|finish|close|over)(?:s|es)?\b", re.I)
+_ASKS_END = re.compile(
+    r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:(?:end|finish|close|over)(?:s|es)?|expires?)\b", re.I
+)
 _NUMBER_MARK = re.compile(r"^[^\w\n]{0,4}\d{1,3}(?:(?:\.\d{1,3})+[.)]?|[.)])(?:\s*\[[ xX]?\])?\s+(?=[^\W\d_a-z])")
 _NOT = r"not|never|no\s+(?:longer|earlier|later|more|less|fewer)|\w*n['’]t|cannot"
 _NEGATION = re.compile(
@@ -32,6 +36,16 @@ _NEGATION = re.compile(
 _ASKS_NEGATED = re.compile(
     rf"\b(?:{_NOT}|no|none|nobody|nothing|without|closed?|shut|forbidden|prohibited|except)\b", re.I
 )
+_OPEN = re.compile(r"\b(?:open|opens|opened|available|running)\b", re.I)
+_CLOSED = re.compile(
+    r"(?P<verb>\b(?:is|are|was|were|stays?|remains?)\s+)?\b(?:closed|shut|unavailable)\b(?P<between>[^,;:.()?!]*)$",
+    re.I,
+)
+"""Says the opposite of open without a negation."""
+_EXCEPTING = re.compile(
+    r"\b(?:any|every|all|daily|always)\b[^,;:.()?!]*\b(?:but|except(?:\s+for|\s+on)?|other\s+than)\s*$", re.I
+)
+"""Before what is excepted: 'any afternoon but Thursday'."""
 _MOST_BETWEEN = 8
 """Words between a negated verb and the value that it is about; without a verb, there must be none."""
 _UNTIL = re.compile(r"\b(?:until|till|only|but|just)\b", re.I)
@@ -54,8 +68,13 @@ class ShortAnswers:
         self._kind = kind_asked(question)
         mark = _NUMBER_MARK.match(sentence)
         self._mark_end = mark.end() if mark is not None else 0
+        asks_open = _OPEN.search(question) is not None
+        self._negation = _CLOSED if asks_open else _NEGATION
         self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
-        self._periods = list(_PERIOD.finditer(sentence)) if self._kind is AnswerKind.TIME else []
+        asks_side = _ASKS_START.search(question) or _ASKS_END.search(question)
+        patterns = (_PERIOD, _DATES) if asks_side else (_PERIOD,)
+        is_time = self._kind is AnswerKind.TIME
+        self._periods = [period for one in patterns for period in one.finditer(sentence)] if is_time else []
 
     def whole(self, begin: int, end: int) -> tuple[int, int] | None:
         """Return the range of the whole value around [begin, end) of the sentence; None if it is no value."""
@@ -79,7 +98,11 @@ class ShortAnswers:
 
     def _with_negation(self, begin: int, end: int) -> tuple[int, int]:
         """'cannot be loaded before noon' for 'before noon', which alone would say the opposite."""
-        negation = _NEGATION.search(self._sentence, 0, begin)
+        excepting = _EXCEPTING.search(self._sentence, 0, begin)
+        if excepting is not None:
+            return excepting.start(), end
+        negation = self._negation.search(self._sentence, 0, begin)
+        negation = _NEGATION.search(self._sentence, 0, begin) if negation is None else negation
         most = _MOST_BETWEEN if negation is not None and negation["verb"] is not None else 0
         if negation is None or len(negation["between"].split()) > most:
             return begin, end

@@ -20,11 +20,13 @@ class QuestionChunkPair:
 
     question: Sequence[int]
     chunk: Sequence[int]
+    name: Sequence[int] = ()
+    """Read before the chunk, for what it says of it; no answer lies in it."""
 
     @property
     def start(self) -> int:
         """Index in the row of the chunk's first word piece."""
-        return len(self.question) + 2
+        return len(self.question) + 2 + len(self.name)
 
     @property
     def length(self) -> int:
@@ -34,7 +36,7 @@ class QuestionChunkPair:
 
 @dataclass(frozen=True, slots=True)
 class SpanBatch:
-    """Input of the network. A row is [CLS] question [SEP] chunk [SEP], then padding with zeros."""
+    """Input of the network. A row is [CLS] question [SEP] name chunk [SEP], then padding with zeros."""
 
     ids: Tensor
     """int64 [B, T]: word pieces."""
@@ -59,9 +61,9 @@ def build_batch(pairs: Sequence[QuestionChunkPair], cls: int, sep: int, width: i
     ids, kinds = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     known, inside = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
     for number, pair in enumerate(pairs):
-        row = [cls, *pair.question, sep, *pair.chunk][: width - 1] + [sep]
+        row = [cls, *pair.question, sep, *pair.name, *pair.chunk][: width - 1] + [sep]
         ids[number, : len(row)] = torch.tensor(row)
-        kinds[number, pair.start : len(row)] = 1
+        kinds[number, len(pair.question) + 2 : len(row)] = 1
         known[number, : len(row)] = True
         inside[number, pair.start : len(row) - 1] = True
     return SpanBatch(ids, kinds, known, inside)

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -27,10 +27,12 @@ from torch import Tensor
 
 from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, QuestionChunkPair, build_batch
 from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter, linear_layers
+from desk_rag.answering.requirements.places import Place, bare
+from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 from desk_rag.model.embedded import threads
-from desk_rag.model.embedded.bert_bf16 import Bf16Bert
+from desk_rag.model.embedded.compiled_bert import in_bf16
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import Embedder
@@ -42,9 +44,11 @@ _OVERLAP = 48
 _TILE = 16
 """Rows are filled up to a multiple of this on a CPU, whose attention takes up to twice as long over other lengths."""
 _KEPT = 64
+"""Chunks whose scores are remembered, about 16 MB: selection and verification of one answer use the same ones."""
 _BATCH = 32
 """Rows of one forward pass on a GPU."""
-"""Chunks whose scores are remembered, about 16 MB: selection and verification of one answer use the same ones."""
+_LONGEST_NAME = 24
+"""Word pieces of a file's name that are read before its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,13 @@ class Span:
     end: int
     score: float
     """Log-odds that this span alone is the answer, against "the chunk does not answer the question"."""
+
+
+class _Named(NamedTuple):
+    """A chunk's text and the name that it does not say itself."""
+
+    text: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +130,11 @@ class SpanScorerLike(Protocol):
         """Identifies the weights."""
         ...
 
-    def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
-        """Score the spans of each text."""
+    def read(self, question: str, chunks: Sequence[str | Place]) -> list[SpanScores]:
+        """Score the spans of each chunk.
+
+        Of one that is given with its place, the file's name may be read as well.
+        """
         ...
 
 
@@ -140,7 +154,7 @@ class SpanScorer:
         self._net, self._tokenizer, self._precision = net, tokenizer, precision
         self.fingerprint = fingerprint
         """First 12 hex digits of the adapter's sha256."""
-        self._kept: OrderedDict[tuple[str, str], Future[SpanScores]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, str], Future[SpanScores]] = OrderedDict()
         self._lock = threading.Lock()
         """Guards the cache; not held during a forward pass."""
         self._on_cpu = next(net.parameters()).device.type == "cpu"
@@ -148,37 +162,38 @@ class SpanScorer:
         if self._on_cpu and (os.cpu_count() or 1) > 1:
             self._ahead = ThreadPoolExecutor(max(1, threads.most() - 1), "span-scorer", threads.keep_to_one)
 
-    def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
-        """Score the spans of each text; recent results are remembered."""
-        if len(texts) > 1:
-            self.read_ahead(question, texts[1:])
+    def read(self, question: str, chunks: Sequence[str | Place]) -> list[SpanScores]:
+        """Score the spans of each chunk; recent results are remembered."""
+        if len(chunks) > 1:
+            self.read_ahead(question, chunks[1:])
         question_ids = self._ids(question)[:LONGEST_QUESTION]
+        named = [_named(chunk, question) for chunk in chunks]
         if not self._on_cpu:
-            self._read_batch(question, question_ids, texts)
+            self._read_batch(question, question_ids, named)
         with threads.one() if self._on_cpu else nullcontext():
-            return [future.result() for future in [self._begun(question, question_ids, text) for text in texts]]
+            return [future.result() for future in [self._begun(question, question_ids, one) for one in named]]
 
-    def _read_batch(self, question: str, question_ids: Sequence[int], texts: Sequence[str]) -> None:
-        """Score those of the texts, as many as are remembered, that are not known yet."""
+    def _read_batch(self, question: str, question_ids: Sequence[int], chunks: Sequence[_Named]) -> None:
+        """Score those of the chunks, as many as are remembered, that are not known yet."""
         with self._lock:
-            unknown = [text for text in dict.fromkeys(texts) if (question, text) not in self._kept][:_KEPT]
-        pairs_by_text = {text: list(self._pairs(question_ids, text)) for text in unknown}
-        rows = [pair for pairs in pairs_by_text.values() for _, pair in pairs]
+            unknown = [one for one in dict.fromkeys(chunks) if (question, *one) not in self._kept][:_KEPT]
+        pairs_by_chunk = {one: list(self._pairs(question_ids, one)) for one in unknown}
+        rows = [pair for pairs in pairs_by_chunk.values() for _, pair in pairs]
         scores = iter(
             [part for start in range(0, len(rows), _BATCH) for part in self._scores(rows[start : start + _BATCH])]
         )
-        for text, pairs in pairs_by_text.items():
+        for one, pairs in pairs_by_chunk.items():
             future: Future[SpanScores] = Future()
             future.set_result(SpanScores([_Window(offsets, next(scores)) for offsets, _ in pairs]))
             with self._lock:
-                self._keep(question, text, future)
+                self._keep(question, one, future)
 
-    def read_ahead(self, question: str, texts: Sequence[str]) -> None:
-        """Begin to score texts that `read` will be asked for, where another core has nothing to do."""
+    def read_ahead(self, question: str, chunks: Sequence[str | Place]) -> None:
+        """Begin to score chunks that `read` will be asked for, where another core has nothing to do."""
         if self._ahead is not None:
             question_ids = self._ids(question)[:LONGEST_QUESTION]
-            for text in reversed(texts):
-                self._ahead.submit(self._begun, question, question_ids, text)
+            for chunk in reversed(chunks):
+                self._ahead.submit(self._begun, question, question_ids, _named(chunk, question))
 
     def close(self) -> None:
         """End the threads."""
@@ -190,18 +205,18 @@ class SpanScorer:
         with self._lock:
             self._kept.clear()
 
-    def _begun(self, question: str, question_ids: Sequence[int], text: str) -> Future[SpanScores]:
+    def _begun(self, question: str, question_ids: Sequence[int], chunk: _Named) -> Future[SpanScores]:
         """Scores that are remembered or that another thread is computing; else they are computed here and now."""
-        key = (question, text)
+        key = (question, *chunk)
         with self._lock:
             future = self._kept.get(key)
             if future is not None:
                 self._kept.move_to_end(key)
                 return future
             future = Future()
-            self._keep(question, text, future)
+            self._keep(question, chunk, future)
         try:
-            pairs = self._pairs(question_ids, text)
+            pairs = self._pairs(question_ids, chunk)
             future.set_result(SpanScores([_Window(offsets, self._scores([pair])[0]) for offsets, pair in pairs]))
         except BaseException as error:
             future.set_exception(error)
@@ -210,9 +225,9 @@ class SpanScorer:
             raise
         return future
 
-    def _keep(self, question: str, text: str, future: Future[SpanScores]) -> None:
+    def _keep(self, question: str, chunk: _Named, future: Future[SpanScores]) -> None:
         """Remember scores, and forget the oldest; call it with the lock held."""
-        self._kept[question, text] = future
+        self._kept[question, *chunk] = future
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
 
@@ -226,16 +241,17 @@ class SpanScorer:
         return ids
 
     def _pairs(
-        self, question_ids: Sequence[int], text: str
+        self, question_ids: Sequence[int], chunk: _Named
     ) -> Iterator[tuple[tuple[tuple[int, int], ...], QuestionChunkPair]]:
-        """Yield each window of a text: character ranges of its word pieces, and the row to score."""
+        """Yield each window of a chunk: character ranges of its word pieces, and the row to score."""
+        text, name = chunk.text, self._ids(chunk.name)[:_LONGEST_NAME]
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        room = LONGEST_ROW - QuestionChunkPair(question_ids, ()).length
+        room = LONGEST_ROW - QuestionChunkPair(question_ids, (), name).length
         start, count = 0, len(encoded.ids)
         while start < count:
             stop = min(count, start + room)
             offsets = tuple((begin, _with_marks(text, end)) for begin, end in encoded.offsets[start:stop])
-            yield offsets, QuestionChunkPair(question_ids, encoded.ids[start:stop])
+            yield offsets, QuestionChunkPair(question_ids, encoded.ids[start:stop], name)
             if stop == count:
                 return
             start = stop - _OVERLAP
@@ -252,6 +268,19 @@ class SpanScorer:
         on_host = scores.cpu()
         inside = [slice(pair.start, pair.length - 1) for pair in pairs]
         return [row[own, own] for row, own in zip(on_host, inside, strict=True)]
+
+
+def _named(chunk: str | Place, question: str) -> _Named:
+    """The text with the file's name, if it has no title or the name alone has a word of the question."""
+    place = bare(chunk)
+    is_said = place.name.casefold() in place.text.partition("\n")[0].casefold()
+    is_read = not is_said and (place.body == 0 or _says_more(place, question))
+    return _Named(place.text, place.name if is_read else "")
+
+
+def _says_more(place: Place, question: str) -> bool:
+    of_name, of_text = content_stems(place.name), content_stems(place.text)
+    return any(has_stem(stem, of_name) and not has_stem(stem, of_text) for stem in content_stems(question))
 
 
 def _reason(error: Exception) -> str:
@@ -282,7 +311,7 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
         apply_adapter(net, load_file(file, device=str(bert.device)))
         precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
         if embedder.computes_in_half and bert.device.type == "cpu":
-            net.bert, precision = Bf16Bert(net.bert), nullcontext
+            net.bert, precision = in_bf16(net.bert), nullcontext
         elif embedder.computes_in_half:  # what autocast would do before every product
             for linear in linear_layers(net.bert).values():
                 linear.to(torch.bfloat16)

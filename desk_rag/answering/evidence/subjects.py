@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
@@ -28,7 +29,19 @@ _WHO_DOES = re.compile(r"^(?P<asks>who\s+(?:is|are|was|were)\s+)the\s+\w{2,}(?:e
 """Before what somebody does something with: 'led by' names the leader, and the passage need not say 'leader'."""
 _HOW_LONG_IS = re.compile(r"^how\s+long\s+(?:is|was)\s+$", re.I)
 """Before a thing that the quote itself must name: every sentence with a number of months might answer."""
-_HOW_MUCH_OF = re.compile(r"^how\s+(?:much|many)\s+of\s+$", re.I)
+_OF_CONTENT = re.compile(r"^(?:how\s+(?:much|many)\s+of|what(?:['’]s|\s+(?:is|was|stands|stood))\s+in)\s+$", re.I)
+"""Before a thing that the passage must name, because its content or a part of it is asked for."""
+_WILL = re.compile(r"will(?=\s+of\b|\W*$)")
+"""The noun; else it is a word that says nothing."""
+_MONEY = content_stems(
+    "pay paid cost costs price bill charge invoice spend spent buy bought sell sold purchase total amount owe sum net"
+    " expense fee premium salary wage worth"
+)
+_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"}}
+"""Forms of verbs that are words of their own too, by the stem of the verb."""
+_ALIKE = 4
+"""Letters by which 'decide' and 'decision' are alike."""
+_FOR_MONEY = re.compile(r"\bfor\s+(?:[€$£]\s?)?\d")
 _DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
 _PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
 _PROPER = re.compile(r"\b[A-Z][\w’'-]+(?:\s+[A-Z][\w’'-]+)*")
@@ -47,9 +60,10 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
     near = content_stems("\n".join([quote, place.labels, *place.sections_before(place.text.find(quote))[:1]]))
     missing = []
     for before, words in _things(question):
-        stems = content_stems(" ".join(words))
+        stems = content_stems(" ".join(words)) or set(words)
         has_length = _HOW_LONG_IS.search(before) is not None and not _REFERS_BACK.search(quote)
-        is_strict = _WHO.search(question) is not None or _HOW_MUCH_OF.search(before) is not None
+        is_strict = _WHO.search(question) is not None or _OF_CONTENT.search(before) is not None
+        is_strict = is_strict or kind_asked(question) is AnswerKind.TIME
         compared = near if has_length else around if is_strict else stems
         is_missing = bool(stems) and not any(has_stem(stem, compared) for stem in stems)
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
@@ -67,10 +81,27 @@ def tells_doing(question: str, sentence: str, labels: str) -> bool:
     return all(has_stem(stem, stems) for stem in name)
 
 
+def _lacks_deed(question: str, quote: str, verb: set[str]) -> bool:
+    """True if a quote for when something was done, or for what was paid, says nothing of that being done."""
+    is_money = bool(verb & _MONEY)
+    if not verb or not (is_money or kind_asked(question) is AnswerKind.TIME):
+        return False
+    stems = content_stems(quote)
+    if is_money and _FOR_MONEY.search(quote):
+        return False
+    verb = verb | _MONEY if is_money else verb | _FORMS.get(min(verb), set())
+    beginnings = {stem[:_ALIKE] for stem in stems}
+    return not any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in verb)
+
+
 def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
     """What somebody did by the question, if a sentence has neither the person nor what was done."""
     doing = _DOING.search(question)
-    if doing is None or _PERSONAL.search(quote):
+    if doing is None:
+        return ()
+    if _lacks_deed(question, quote, content_stems(doing["verb"])):
+        return (f"{doing['name']}{doing['verb']}",)
+    if _PERSONAL.search(quote):
         return ()
     stems, name, verb = (
         content_stems(f"{quote}\n{place.labels}"),
@@ -110,11 +141,16 @@ def _things(question: str) -> Iterator[tuple[str, list[str]]]:
         words: list[str] = []
         names = _NAMES.match(question, article.end())
         match = _WORD.match(question, article.end() if names is None else names.end())
-        while match is not None and match["word"] not in STOP_WORDS and len(words) < _MOST_WORDS:
+        while match is not None and _says_something(question, match) and len(words) < _MOST_WORDS:
             words.append(match["word"])
             match = _WORD.match(question, match.end()) if not match["end"] else None
         if words:
             yield question[: article.start()], words
+
+
+def _says_something(question: str, match: re.Match[str]) -> bool:
+    """True for a word that is not one of those that every text has."""
+    return match["word"] not in STOP_WORDS or _WILL.match(question, match.start("word")) is not None
 
 
 def _is_of_another_kind(words: list[str], place: Place, around: set[str]) -> bool:

@@ -72,6 +72,11 @@ _LOOKED_UP = 0.75
 """Least probability of an answer that is a cell of the row that the question names."""
 _SAYS_ALL = 0.5
 """The same where the quote has all words of the question, and a value of the kind asked for."""
+_NAMED_OTHERWISE = 0.45
+"""Least probability of an answer that is shown although its quote lacks a name, date or number of the question; see
+"Passages in other words" in bench/LOG.md."""
+_CLOCK = re.compile(r"\d{1,2}[:.]\d{2}")
+"""A time of day, which documents write in many ways."""
 _UNMET = 0.3
 """Most probability of an answer whose quotes are not about what the question names, or objected to: it is doubtful."""
 
@@ -163,6 +168,8 @@ def verify_answer(
     if single is not None and _is_looked_up(question, single, sources):
         return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
     unmet = unmet_by(question, citations, by_number)
+    if verdict.probability < _NAMED_OTHERWISE and not all(_CLOCK.fullmatch(each) for each in unmet):
+        return replace(verdict, supported=False, unmet=unmet)
     if single is not None:
         place = place_of_source(by_number[single.source_number])
         unmet = (*unmet, *missing_subjects(question, single.quote, place))
@@ -221,11 +228,13 @@ def _span_score(question: str, quote: str, sources: Sequence[Source], span_score
     A line may stand under several headings, and 'hours = 6' within 'most_hours = 60'.
     """
     occurrences = [
-        (source.text, match.span()) for source in sources for match in re.finditer(re.escape(quote), source.text)
+        (place_of_source(source), match.span())
+        for source in sources
+        for match in re.finditer(re.escape(quote), source.text)
     ]
-    texts = list(dict.fromkeys(text for text, _ in occurrences))
-    scores_by_text = dict(zip(texts, span_scorer.read(question, texts), strict=True))
-    return max((scores_by_text[text].log_odds(*span) for text, span in occurrences), default=None)
+    places = list(dict.fromkeys(place for place, _ in occurrences))
+    scores_by_place = dict(zip(places, span_scorer.read(question, places), strict=True))
+    return max((scores_by_place[place].log_odds(*span) for place, span in occurrences), default=None)
 
 
 def _is_title(quote: str, source: Source) -> bool:

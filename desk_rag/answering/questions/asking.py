@@ -23,17 +23,17 @@ from desk_rag.answering.events import (
     Evidence,
     Finished,
     FirstToken,
-    Retrieved,
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
-from desk_rag.answering.questions.folder import look_alikes, written_by
+from desk_rag.answering.questions.disagreement import look_alikes
+from desk_rag.answering.questions.folder import written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
 from desk_rag.answering.questions.nearest import nearest
-from desk_rag.answering.questions.second_look import SecondLook
+from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.amounts import not_the_sum
@@ -43,6 +43,7 @@ from desk_rag.answering.requirements.dates import dates, past_note, relative_not
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import fields, rows_alike
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
 from desk_rag.sanitize import clean_name
@@ -52,12 +53,15 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
 
-_CONVINCING = 0.5
-"""Support from which an answer needs no second look; see "A second look" in bench/LOG.md."""
 _BEGINNING = 400
 """Characters of a document in which its date is looked for."""
 _DOUBTED = 0.3
 """Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
+
+_ANY_TEXT = content_stems(
+    "note notes document documents file files paper papers text texts folder anybody anyone people book"
+)
+"""What may be asked to say something without being called so in it."""
 
 ChooseChunks = Callable[["EmbedderLike", str], Sequence[RetrievedChunk]]
 """Function that returns the chunks to read, best first, for an embedder and a question cut to the model's limit."""
@@ -152,8 +156,13 @@ def _of_whole_folder(
         if author and author[0].isupper():
             store, embedder, subject = reader.store, reader.embedder, request.subject
             return (yield from _passing(written_by.about(store, embedder, question, subject, author, under)))
+        folder = summary.folder_of(reader.store, request.subject, under) if not request.author else ""
+        if folder:
+            summarised = summary.answer(reader.store, reader.embedder, question, f"the folder {folder}", under)
+            return (yield from _passing(summarised))
         topic, below = _about(reader, question, request.subject, under)
-        events = summary.about(reader.store, reader.embedder, topic, request.subject, below)
+        stems = content_stems(request.author) - _ANY_TEXT
+        events = summary.about(reader.store, reader.embedder, topic, request.subject, below, stems)
     elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
     else:
@@ -190,7 +199,7 @@ def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLo
 def _compared(reader: Reader, question: str, compared: parts.Comparison, look: SecondLook) -> Iterator[AnswerEvent]:
     """Compare the measures of two things; if not both are known, answer the question as it stands, with a doubt."""
     both = [list(_one_fact(reader, one, look)) for one in compared.questions]
-    first, second = map(_finished, both)
+    first, second = map(finished, both)
     sure = all(done.found and not done.doubtful for done in (first, second))
     verdict = compared.verdict(first.text, second.text) if sure else ""
     if not verdict:
@@ -209,15 +218,29 @@ def _compared(reader: Reader, question: str, compared: parts.Comparison, look: S
 
 
 def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: SecondLook) -> Iterator[AnswerEvent]:
-    """Answer the question for the name first, then the question about it; both quotes are shown."""
+    """Answer the question for the name first, then the question about it; both quotes are shown.
+
+    A doubtful name counts only if the question as it stands finds nothing; what comes of it is doubtful too.
+    """
     first = list(_one_fact(reader, steps.first, look))
-    done = _finished(first)
-    if not done.found or done.doubtful or not parts.names_something(done.text):
+    done = finished(first)
+    if not done.found or not parts.names_something(done.text):
         yield from _one_fact(reader, question, look)
-        return
+    elif not done.doubtful:
+        yield from _with_name(reader, question, steps, first, look)
+    else:
+        plain = list(_one_fact(reader, question, look))
+        both = [] if finished(plain).found else list(_with_name(reader, question, steps, first, look))
+        yield from both if both and finished(both).found else plain
+
+
+def _with_name(
+    reader: Reader, question: str, steps: parts.ByWayOf, first: Sequence[AnswerEvent], look: SecondLook
+) -> Iterator[AnswerEvent]:
+    """Pass on the answer to the first step, without its words, and answer the question about what it names."""
     joined = Joined(question)
     yield from joined.add(iter(first), steps.first, silent=True)
-    second = steps.then(done.text)
+    second = steps.then(finished(first).text)
     yield from joined.add(_one_fact(reader, second, look), second)
     yield joined.finished(needs_last=True)
 
@@ -273,7 +296,7 @@ def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEve
         # All of these files have the date, and few say it again where the answer stands.
         plain = without_file_names(without_dates(question) if narrowed.of_date else question, narrowed.files)
         inside = list(_twice(reader, plain, replace(look, under=narrowed.files), eager=True))
-        done = _finished(inside)
+        done = finished(inside)
         if done.found:
             *events, _ = inside
             yield from events
@@ -291,12 +314,12 @@ def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> I
         return
     began = time.perf_counter()
     nearest = partial(_nearest, reader, look.under)
-    first = yield from _convincing(reader.ask_once(question, nearest, look.under))
+    first = yield from convincing(reader.ask_once(question, nearest, look.under))
     if first is None:
         return
     spent = time.perf_counter() - began
     events = list(reader.ask_once(question, look, look.under))
-    second = _finished(events)
+    second = finished(events)
     better = second.found and (second.support or 0.0) >= (first.support or 0.0)
     if first.found and not better:
         events = list(first.events)
@@ -311,48 +334,8 @@ def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> I
                 yield event
 
 
-@dataclass(frozen=True, slots=True)
-class _Unconvincing:
-    """A reading that found nothing, or something doubtful, with the events that were held back."""
-
-    found: bool
-    support: float | None
-    events: tuple[AnswerEvent, ...]
-
-
-def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _Unconvincing | None]:
-    """Pass on the events of a convincing answer; hold those of another back and return it."""
-    held_back: list[AnswerEvent] = []
-    passing = False
-    for event in events:
-        if isinstance(event, Retrieved | FirstToken):
-            yield event
-            continue
-        if isinstance(event, Evidence) and (event.support is None or event.support >= _CONVINCING):
-            passing = True
-            yield from held_back
-            held_back = []
-        if isinstance(event, Finished) and (event.answer.stopped or not event.answer.sources):
-            passing = True
-            yield from held_back
-        if passing:
-            yield event
-        else:
-            held_back.append(event)
-    if passing:
-        return None
-    done = _finished(held_back)
-    return _Unconvincing(done.found, done.support, tuple(held_back))
-
-
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
     return nearest(reader.store, embedder, question, reader.top_k, under)
-
-
-def _finished(events: Sequence[AnswerEvent]) -> Answer:
-    last = events[-1]
-    assert isinstance(last, Finished)
-    return last.answer
 
 
 def _with_unmet(event: Finished) -> Finished:

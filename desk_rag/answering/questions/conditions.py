@@ -30,8 +30,11 @@ _UN = re.compile(r"\b(?:(?:is|are|was|were)\s+)?un-?(?P<word>[a-z]{3,})\b", re.I
 _IS = re.compile(r"\b(?:(?:is|are|was|were)|(?:has|have)\s+been)\s+(?:already\s+)?(?P<word>[\w-]+)$", re.I)
 _EXISTS = re.compile(r"\s+(?:(?:are|were)\s+there|do\s+(?:I|we)\s+have|exist)(?=\s|$)", re.I)
 _ASKED = r"(?:(?:that|which|who)\s+)?(?:(?:is|are|was|were|cost|costs|costing|worth|of|for|with)\s+)*"
+_MORE = "longer larger bigger heavier taller higher wider deeper older dearer thicker faster greater".split()  # noqa: SIM905
+_LESS = "shorter smaller lighter lower narrower shallower younger cheaper thinner slower".split()  # noqa: SIM905
 _NUMBER = re.compile(
-    rf"\b{_ASKED}(?P<order>more\s+than|over|above|at\s+least|less\s+than|fewer\s+than|under|below|at\s+most|up\s+to)\s+"
+    rf"\b{_ASKED}(?P<order>more\s+than|over|above|at\s+least|less\s+than|fewer\s+than|under|below|at\s+most|up\s+to"
+    rf"|(?:more|less)\s+expensive\s+than|(?P<comparative>{'|'.join((*_MORE, *_LESS))})\s+than)\s+"
     r"[€$£¥]?\s?(?P<number>\d[\d,]*(?:\.\d+)?)(?:\s*(?P<unit>[^\W\d_]+|[€$£¥]))?",
     re.I,
 )
@@ -59,7 +62,7 @@ _ORDERS = {
     "more than": Order.ABOVE, "over": Order.ABOVE, "above": Order.ABOVE, "after": Order.ABOVE,
     "at least": Order.FROM, "since": Order.FROM, "at most": Order.UP_TO, "up to": Order.UP_TO, "until": Order.UP_TO,
     "less than": Order.BELOW, "fewer than": Order.BELOW, "under": Order.BELOW, "below": Order.BELOW,
-    "before": Order.BELOW,
+    "before": Order.BELOW, "more expensive than": Order.ABOVE, "less expensive than": Order.BELOW,
 }  # fmt: skip
 
 
@@ -206,6 +209,8 @@ def conditions(subject: str) -> tuple[str, list[Condition]]:
 
 
 def _order(match: re.Match[str]) -> Order:
+    if comparative := match.groupdict().get("comparative"):
+        return Order.ABOVE if comparative.lower() in _MORE else Order.BELOW
     return _ORDERS[" ".join(match["order"].lower().split())]
 
 

@@ -27,6 +27,8 @@ class WholeFolderQuestion:
     form: Form
     subject: str
     """The topic: the question without the words that give it its form."""
+    author: str = ""
+    """Who or what is to say something about it, as in 'What does the lease say about dogs?'"""
 
 
 _DOCUMENTS = r"(?:files?|documents?|texts?|notes|letters|e?-?mails?|messages|minutes|contracts|reports|pages|sources)"
@@ -48,7 +50,7 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
                               r"(?P<subject>.+)", re.I)),
     (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|(?:give\s+(?:me\s+)?)?(?:a\s+)?summary)(?P<subject>)$",
                               re.I)),
-    (Form.ABOUT, re.compile(rf"^what\s+(?:do|does|did|has|have)\s+.+?\s+{_SAY}\s+(?:(?:me|us)\s+)?about\s+"
+    (Form.ABOUT, re.compile(rf"^what\s+(?:do|does|did|has|have)\s+(?P<author>.+?)\s+{_SAY}\s+(?:(?:me|us)\s+)?about\s+"
                             r"(?P<subject>.+)", re.I)),
     (Form.ABOUT, re.compile(r"^tell\s+me\s+(?:\w+\s+)?about\s+(?P<subject>.+)", re.I)),
     (Form.ABOUT, re.compile(r"^what\s+(?:is|was|has\s+been)\s+(?:there|written|said|known)\s+about\s+(?P<subject>.+)",
@@ -81,5 +83,5 @@ def whole_folder(question: str) -> WholeFolderQuestion | None:
     plain = without_titles(_POLITE.sub("", " ".join(question.split()).rstrip("?!. ")))
     for form, pattern in _PATTERNS:
         if (match := pattern.match(plain)) and not (form is Form.COUNT and _LIMIT.search(plain)):
-            return WholeFolderQuestion(form, match["subject"])
+            return WholeFolderQuestion(form, match["subject"], match.groupdict().get("author") or "")
     return None

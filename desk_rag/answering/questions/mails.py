@@ -50,6 +50,8 @@ _TO_WHOM = re.compile(
     re.I,
 )
 _FIRST_PERSON = re.compile(r"(?:(?:you|they)\s+(?:have|had|got)\s+)?(?:I|me|my|myself|mine|we|us|our)", re.I)
+_WHO_ASKED = re.compile(r"^\W*who\s+(?:(?:has|had)\s+)?(told|asked|replied|answered|announced|promised)\b", re.I)
+_OWN_WORDS = re.compile(r"\b(?:I|me|my|we|us|our)\b", re.I)
 _LIGHT = content_stems(
     "mail mails email emails e letter message messages show list find give display open write wrote written say said"
     " tell told send sent reply replied answer answered report get got receive received come came me all in on of"
@@ -115,7 +117,7 @@ def name_correspondent(events: Iterator[AnswerEvent], question: str) -> Iterator
                 citation = done.citations[0] if done.found and len(done.citations) == 1 else None
                 source = next((one for one in done.sources if citation and one.number == citation.source_number), None)
                 header = None
-                if citation is not None and source is not None:
+                if citation is not None and source is not None and not _tells_of_other(question, citation.quote):
                     place = place_of_source(source)
                     header = header_of(place, max(0, place.text.find(citation.quote)))
                 if header is None or header.begin < 0 or source is None:
@@ -132,6 +134,12 @@ def name_correspondent(events: Iterator[AnswerEvent], question: str) -> Iterator
                 yield Finished(replace(done, text=name, citations=citations))
             case _:
                 yield event
+
+
+def _tells_of_other(question: str, quote: str) -> bool:
+    """True if a sentence of a mail tells itself who asked or told, and it was not its writer."""
+    verb = content_stems(" ".join(_WHO_ASKED.findall(question)))
+    return bool(verb & content_stems(quote)) and _OWN_WORDS.search(quote) is None
 
 
 def name_first_person(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:

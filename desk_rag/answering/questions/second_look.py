@@ -7,13 +7,15 @@ chunk takes some 15 ms on a CPU, so this is for questions whose first reading di
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.events import Answer, AnswerEvent, Evidence, Finished, FirstToken, Retrieved
 from desk_rag.answering.questions.nearest import DEPTH, factor, nearest, of_form
 from desk_rag.answering.requirements.objections import definition_asked
+from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
 
+_CONVINCING = 0.5
+"""Support from which an answer needs no second look; see "A second look" in bench/LOG.md."""
 _RANK_WEIGHT = 2.0
 """Weight of the log of the fused score against the log-odds of an answer; see "A second look" in bench/LOG.md."""
 _FAVOUR = 6.0
@@ -53,7 +57,7 @@ class SecondLook:
         if definition_asked(question):  # it may stand among more chunks than can be scored
             chunks += nearest(self.store, embedder, sought, self.limit, self.under)
         by_id = {chunk.passage.chunk.chunk_id: chunk for chunk in chunks}  # a favoured chunk replaces its double
-        scores = self.span_scorer.read(question, [chunk.passage.chunk.text for chunk in by_id.values()])
+        scores = self.span_scorer.read(question, [place_of_passage(chunk.passage) for chunk in by_id.values()])
         requirements = Requirements(question)
         odds = {
             chunk_id: self._odds(chunk, score, requirements) + _UNMET_WEIGHT * math.log(of_form(question, chunk))
@@ -65,3 +69,44 @@ class SecondLook:
         favour = _FAVOUR if chunk.passage.path in self.favoured else 0.0
         unmet = -_UNMET_WEIGHT * math.log(factor(requirements, chunk))
         return scores.log_odds(0, len(chunk.passage.chunk.text)) + _RANK_WEIGHT * math.log(chunk.score) + favour - unmet
+
+
+@dataclass(frozen=True, slots=True)
+class Unconvincing:
+    """A reading that found nothing, or something doubtful, with the events that were held back."""
+
+    found: bool
+    support: float | None
+    events: tuple[AnswerEvent, ...]
+
+
+def convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, Unconvincing | None]:
+    """Pass on the events of a convincing answer; hold those of another back and return it."""
+    held_back: list[AnswerEvent] = []
+    passing = False
+    for event in events:
+        if isinstance(event, Retrieved | FirstToken):
+            yield event
+            continue
+        if isinstance(event, Evidence) and (event.support is None or event.support >= _CONVINCING):
+            passing = True
+            yield from held_back
+            held_back = []
+        if isinstance(event, Finished) and (event.answer.stopped or not event.answer.sources):
+            passing = True
+            yield from held_back
+        if passing:
+            yield event
+        else:
+            held_back.append(event)
+    if passing:
+        return None
+    done = finished(held_back)
+    return Unconvincing(done.found, done.support, tuple(held_back))
+
+
+def finished(events: Sequence[AnswerEvent]) -> Answer:
+    """The answer that the last of its events holds."""
+    last = events[-1]
+    assert isinstance(last, Finished)
+    return last.answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.answering.events import AnswerEvent, Citation, PassagesRead
-from desk_rag.answering.questions.folder.reading.naming import plain_name, share_of_words, suggestions, things_named
+from desk_rag.answering.questions.folder.reading.naming import (
+    folders_named,
+    plain_name,
+    share_of_words,
+    suggestions,
+    things_named,
+)
 from desk_rag.answering.questions.folder.reading.overview import overview
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
@@ -24,7 +30,7 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.whole_folder import finish, not_readable, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.stems import content_stems, coverage
+from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
 from desk_rag.documents.sentences import is_quoted, quotable
 from desk_rag.sanitize import clean_name
 
@@ -57,6 +63,12 @@ _GREETING = re.compile(
     r"^(?:Dear|Hello|Hi|Good\s+(?:morning|day|evening)|(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Many\s+thanks)\b"
     r"[^.?!]{0,60}$"
 )
+_PROJECT = re.compile(
+    r"(?:(?:the|our|my)\s+)?(?:(?:project|case|job|event)\s+)?(?P<name>[\w-]+(?:\s[\w-]+)??)(?:\s+(?:project|case|job|event|folder))?$",
+    re.I,
+)
+_HEAD = re.compile(r"(?:From|To|Cc|Date|Subject|Bill\s+to): ")
+"""Begins a line of the head of a letter, which says nothing of its matter."""
 _ABOUT = 0.6
 """Share of the words of the request that must stand in the name of the file or folder."""
 
@@ -114,11 +126,17 @@ def _evenly(rows: list[Row], most: int) -> list[Row]:
 
 
 def about(
-    store: Store, embedder: EmbedderLike, question: str, subject: str, under: Sequence[Path]
+    store: Store,
+    embedder: EmbedderLike,
+    question: str,
+    subject: str,
+    under: Sequence[Path],
+    author: Collection[str] = (),
 ) -> Iterator[AnswerEvent]:
     """Yield the sentences that say most about `subject`, the best first; nothing if none is near to it.
 
-    Names and dates of the question limit them: 'What did Ana say about the roof in May?'
+    Names and dates of the question limit them: 'What did Ana say about the roof in May?' Their passages must have the
+    stems of an `author` such as 'the dentist'.
     """
     began = time.perf_counter()
     chunks = nearest(store, embedder, question, _ABOUT_PASSAGES, under)
@@ -127,7 +145,8 @@ def about(
     for row in sentences_of([chunk.passage for chunk in chunks], _FEWEST_ABOUT):
         place = place_of_passage(row.passage)
         begin = place.text.find(row.text)
-        of_place = begin >= place.body and not row.text.startswith("From: ")
+        of_place = begin >= place.body and not _HEAD.match(row.text)
+        of_place = of_place and all(has_stem(stem, content_stems(f"{place.text}\n{place.labels}")) for stem in author)
         if of_place and requirements.worst(place, begin, begin + len(row.text)) <= Fit.NEARBY:
             rows_labelled.append((row, place.labels))
     best = best_about(embedder, subject, rows_labelled)
@@ -137,6 +156,13 @@ def about(
     text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
     files = len({chunk.passage.path for chunk in chunks})
     yield from finish(store, question, text, shown, under, (began, len(chunks), files))
+
+
+def folder_of(store: Store, subject: str, under: Sequence[Path]) -> str:
+    """The name of the one folder that a subject such as 'the Bellfield project' means; empty for other subjects."""
+    match = _PROJECT.match(subject.strip())
+    folders = folders_named(store, match["name"], under) if match is not None else []
+    return folders[0].name if len(folders) == 1 else ""
 
 
 def best_about(embedder: EmbedderLike, subject: str, rows_labelled: Sequence[tuple[Row, str]]) -> list[Row]:

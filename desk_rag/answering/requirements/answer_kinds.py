@@ -127,6 +127,24 @@ _PRONOUN = re.compile(
     r"(?:(?:you|they)\s+(?:have|had|got)\s+)?(?:I|me|my|mine|we|us|our|you|your|he|she|him|his|her|they|them|their|it)$",
     re.I,
 )
+_PREPOSITION = (
+    r"(?:in|at|on|under|behind|near|by|from|to|into|inside|outside|beside|between|below|above|over|off|along|around|opposite"
+    r"|next|within|towards?|through|across|via|onto|among|against|after|past|beyond|up|down|here|there|home|abroad)"
+)
+_AT_PLACE = re.compile(rf"(?:\b{_PREPOSITION}\b(?:\W+\w+){{0,3}}?\W*|[:–—=|]\s*)$", re.I)
+_IS_PLACE = re.compile(rf"\W*{_PREPOSITION}\b", re.I)
+_ASKS_END = re.compile(
+    r"^(?:until|till)\s+when\b|^when\b.*\b(?:ends?|ended|expires?|expired|over|finish(?:es|ed)?)\b", re.I
+)
+_ASKS_BEGIN = re.compile(r"^(?:since|from)\s+when\b|^when\b.*\b(?:starts?|started|begins?|began|opens?)\b", re.I)
+_FROM = re.compile(r"\b(?:from|since|as\s+of|starting)\s+(?:the\s+)?$", re.I)
+_TO = re.compile(r"\b(?:until|till|to)\s+(?:the\s+)?$", re.I)
+_THE = r"(?:(?:the|an?|our|my)\s+)"
+_ASKS_WHO_DID = re.compile(
+    r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
+    re.I,
+)
+_ASKS_WHICH_MORE = re.compile(r"^(?:who|which|what)\b.*\b(?P<word>more|fewer|less)\b.*,\s.+\sor\s", re.I)
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 
 
@@ -162,7 +180,9 @@ _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
     AnswerKind.ADDRESS: re.compile(r"\S@\S"), AnswerKind.LANGUAGE: _LANGUAGE,
     AnswerKind.POSTAL: re.compile(
-        r"^(?![\s\S]*\S@\S)(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s", re.I
+        r"^(?![\s\S]*\S@\S|[^:;]*,\s(?:Organisation|Position|Phone|Birthday|Website|Nickname)\b[^:]*:)"
+        r"(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s",
+        re.I,
     ),
 }  # fmt: skip
 
@@ -220,10 +240,36 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     is_row = "; " in quotes and not quotes.startswith("From: ")
     if is_head and not is_row and _ASKS_DONE.search(question.strip()):
         return f"“{answer}” is the date of the document"
+    if reason := _of_other_role(question.strip(), answer.strip(), quotes):
+        return reason
     if _PRONOUN.match(answer.strip()) and kind is AnswerKind.NAME:
         return f"The question asks for a name, and “{answer}” is none"
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
+    return ""
+
+
+def _of_other_role(question: str, answer: str, quotes: str) -> str:
+    """A sentence that says that the answer plays another part in the quote; empty if it may play the right one.
+
+    'borrowed from the school' does not tell who borrowed, nor 'Present: Ana, Ben' where Ben works.
+    """
+    begin = quotes.find(answer)
+    before = quotes[: max(0, begin)]
+    is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes
+    if question.lower().startswith("where ") and not is_place:
+        return f"The question asks where, and the quote does not say that it is at “{answer}”"
+    if _ASKS_END.search(question) and _FROM.search(before):
+        return f"The question asks for an end, and “{answer}” is a beginning"
+    if _ASKS_BEGIN.search(question) and _TO.search(before):
+        return f"The question asks for a beginning, and “{answer}” is an end"
+    did = _ASKS_WHO_DID.match(question)
+    verb = did["verb"].lower() if did is not None else ""
+    if verb and re.search(rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+{_THE}?$", before, re.I):
+        return f"The quote names “{answer}” as the other side, not as who {verb}"
+    more = _ASKS_WHICH_MORE.match(question)
+    if more is not None and not re.search(r"\b(?:more|fewer|less)\b", quotes, re.I):
+        return f"The question asks for {more['word']} of two, and the quote compares nothing"
     return ""
 
 

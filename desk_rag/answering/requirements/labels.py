@@ -71,6 +71,7 @@ _MEASURES = (
 )  # fmt: skip
 """Questions for a measure, each with what says one."""
 _PRICE = re.compile(r"\b(?:price|costs?|fee|charge|entry|fare)\b", re.I)
+_MEASURE_NAMED = re.compile(rf"{_PRICE.pattern}|\b(?:length|distance|weight|area|size|total)\b", re.I)
 _OF_MEASURE = content_stems("how much long far heavy large big expensive dear cost costs price")
 _LONGEST_VALUE = 12
 """Words of a value; more are a sentence, in which the pointer finds the answer."""
@@ -136,12 +137,26 @@ def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
     return lines[0] if len({re.sub(r"\W", "", line.text) for line in lines}) == 1 else None
 
 
+def measure_asked(question: str) -> re.Pattern[str] | None:
+    """The form of what answers 'How long is …?', 'How much is …?' and the like; None for other questions."""
+    return next((says for asks, says in _MEASURES if asks.match(question.strip())), None)
+
+
+def is_own_measure(unit: str, begin: int, thing: set[str]) -> bool:
+    """True if a measure at character `begin` of a sentence is that of the document's thing.
+
+    It opens the sentence, or the sentence names the thing or the kind of measure: 'The pond is 60 cm deep' does not.
+    """
+    opens = len(unit[:begin].split()) <= 1
+    return opens or _MEASURE_NAMED.search(unit) is not None or bool(content_stems(unit) & thing)
+
+
 def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
     """Return the one measure in documents whose name and headings say all that the question asks about.
 
     'How long is the Quantock walk?' is answered by '17 km' in quantock-walk.md, which says neither word again.
     """
-    asks = next((value for asked, value in _MEASURES if asked.match(question.strip())), None)
+    asks = measure_asked(question)
     wanted = content_stems(question) - _OF_MEASURE
     if asks is None or not wanted:
         return None
@@ -156,7 +171,9 @@ def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
         for unit in quotable(place.text):
             value, begin = asks.search(unit), place.text.find(unit)
             end = begin + len(unit)
-            if value is not None and begin >= place.body and requirements.worst(place, begin, end) <= Fit.NEARBY:
+            if value is None or not is_own_measure(unit, value.start(), wanted):
+                continue
+            if begin >= place.body and requirements.worst(place, begin, end) <= Fit.NEARBY:
                 first, last = value.span()
                 lines.append(Labelled(place, begin, end, (begin + first, begin + last)))
     priced = [line for line in lines if _PRICE.search(line.place.text[line.begin : line.end])]

@@ -59,12 +59,16 @@ _CONTACT = content_stems(
     "phone telephone mobile cell fax number email mail e-mail address call ring dial reach live lives lived"
 )
 _HOW = content_stems("how much many long often far high large")
+_GREETING = re.compile(
+    r"^(?:Dear|Hello|Hi|Hey)\s[^.?!:]{0,40}[,!]?$|^(?:(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Regards)\b.{0,40}$"
+)
 _INSTEAD = tuple(
     (content_stems(asked), content_stems(instead))
     for asked, instead in (
         ("return give back", "lend lent loan borrow"), ("deliver arrive", "order depart"), ("depart leave", "arrive"),
         ("pay paid", "order issue"), ("repair mend fix", "break broke broken crack"), ("find found", "lose lost"),
-        ("cancel", "book reserve"), ("approve accept", "reject refuse decline propose"), ("die", "born"),
+        ("cancel", "book reserve"), ("sell sold", "buy bought purchase"),
+        ("approve accept", "reject refuse decline propose"), ("die", "born"),
         ("born", "die"),
     )
 )  # fmt: skip
@@ -106,7 +110,7 @@ class Objections:
             self._storage and not _STORAGE.search(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
-        lost += _NOTHING_NEW * (self._no_header and is_header(sentence))
+        lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
         lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE

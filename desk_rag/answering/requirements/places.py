@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.answering.events import Source
@@ -34,6 +35,8 @@ class Place:
     """Character of `text` at which the title line ends."""
     is_code: bool = False
     """True for the source of a program."""
+    name: str = ""
+    """The file's name without its ending and its numbers; empty if it is not known."""
 
     def marker_before(self, begin: int) -> int:
         """The begin of a list item's number that ends at `begin`; `begin` without one."""
@@ -70,7 +73,13 @@ def _place(text: str, path: Path, title: str, location: Location) -> Place:
     first, newline, _ = text.partition("\n")
     titled = bool(newline and title) and first.startswith(title)
     is_code = format_of_name(path.name) is Format.CODE
-    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0, is_code)
+    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0, is_code, _in_words(path))
+
+
+def _in_words(path: Path) -> str:
+    """The words of a file's name: dates and numbers are compared elsewhere, and say nothing of what a text is about."""
+    words = re.split(r"[\s_-]+", clean_name(path.stem))
+    return " ".join(word for word in words if any(letter.isalpha() for letter in word))
 
 
 def _spaced(name: str) -> str:

@@ -45,7 +45,7 @@ _MEASURES = {
 }  # fmt: skip
 _HOW_LARGE = re.compile(rf"how\s+(?P<word>{'|'.join(_MEASURES)})\s+(?:is|was|are|were)\b", re.I)
 _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
-_WHAT = re.compile(r"^\W*what(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
+_WHAT = re.compile(r"^\W*what(?!(?:['’]s|\s+\w+)\s+in\s)(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
 _LEAST_COVERED = 0.8
 """Share of the question's words that table, section and row must have."""
 _CLEARLY = 0.1

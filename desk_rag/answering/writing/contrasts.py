@@ -51,6 +51,54 @@ _PAIRS = tuple(
         (r"full", r"empty"),
         (r"added|adds?|kept|keeps?", r"removed?|removes|left out|leaves? out"),
         (r"accept(?:ed|s)?|approved", r"reject(?:ed|s)?|refused|declined"),
+        (r"found|turned up|recovered", r"missing|lost"),
+        (r"repaired|mended|fixed|restored", r"broken|thrown away|replaced"),
+        (r"paid|settled", r"unpaid|outstanding|yet to be paid|owed|overdue"),
+        (r"free|gratis", r"costs?|charged?|paid for"),
+        (r"compulsory|mandatory|required|must", r"optional|voluntary|needn['’]t|need not"),
+        (r"public", r"private"),
+        (r"temporar\w+", r"permanent\w*"),
+        (r"present|attended|attends?", r"absent|missed"),
+        (r"safe", r"dangerous|unsafe|hazardous"),
+        (r"same", r"different"),
+        (r"strong\w*", r"weak\w*"),
+        (r"warm|hot|heated", r"cold|cool|freezing|unheated"),
+        (r"dry", r"wet|damp"),
+        (r"clean", r"dirty"),
+        (r"quiet|silent", r"loud|noisy"),
+        (r"deep", r"shallow"),
+        (r"wide|broad", r"narrow"),
+        (r"thick", r"thin"),
+        (r"new", r"old|used|second-hand"),
+        (r"fast(?:er|est)?|quick\w*", r"slow\w*"),
+        (r"good|well|excellent", r"bad|badly|poor|poorly|ill|sick"),
+        (r"better|best", r"worse|worst"),
+        (r"uphill|upstairs", r"downhill|downstairs"),
+        (r"above", r"below|beneath"),
+        (r"north\w*", r"south\w*"),
+        (r"east\w*", r"west\w*"),
+        (r"arriv(?:es?|ed|al)", r"depart(?:s|ed|ure)?|leaves?"),
+        (r"borrow(?:s|ed)?", r"len[dt]s?"),
+        (r"agreed?|agrees|consent(?:s|ed)?", r"disagree[sd]?|objected|objects"),
+        (r"alive|living|survived", r"dead|died"),
+        (r"guilty", r"innocent"),
+        (r"success\w*|succeed\w*", r"failure|unsuccessful\w*"),
+        (r"sunny", r"rainy|cloudy"),
+        (r"tight", r"loose"),
+        (r"visible|seen", r"hidden|invisible"),
+        (r"valid", r"expired|invalid|void"),
+        (r"always|every time", r"never|rarely|seldom"),
+        (r"all|every|everybody|everyone|most", r"none|nobody|few"),
+        (r"both", r"neither|only one"),
+        (r"many", r"few"),
+        (r"manual\w*|by hand", r"automatic\w*"),
+        (r"online", r"in person|by post"),
+        (r"domestic|at home", r"abroad|foreign"),
+        (r"direct(?:ly)?", r"change[sd]?|indirect(?:ly)?"),
+        (r"true", r"false"),
+        (r"healthy", r"ill|sick"),
+        (r"awake", r"asleep"),
+        (r"gain\w*|profit", r"loss"),
         (r"erhöht\w*|steigt|gestiegen|höher", r"gesenkt|sinkt|gesunken|niedriger"),
     )
 )
@@ -74,13 +122,24 @@ def contradicts(claim: str, core: str, passage: str, parts: Sequence[str] = ()) 
     else:
         differs = _is_negated(core) and not _MEANS_NOT.search(claim)
     rest = [part for part in parts if part != core]
-    turned = any(
+    turned = _prefixed(claim, core) or _prefixed(core, claim) or any(
         _reversed(claim, core, *pair) or _reversed(core, claim, *pair) or _reversed_elsewhere(claim, rest, core, *pair)
         for pair in _PAIRS
     )
     if turned and _is_negated(claim) != _is_negated(core):
         return False
     return differs or turned
+
+
+_PREFIXED = re.compile(r"\b(?:un|in|im|ir|il|dis|non-?)(\w{4,})", re.IGNORECASE)
+
+
+def _prefixed(one: str, other: str) -> bool:
+    """True if `one` has a word with a prefix that reverses it, and `other` has it without: 'unlocked', 'locked'."""
+    words = set(re.findall(r"\w+", other.casefold()))
+    return any(
+        match[1].casefold() in words and match[0].casefold() not in words for match in _PREFIXED.finditer(one)
+    )
 
 
 def _is_negated(text: str) -> bool:

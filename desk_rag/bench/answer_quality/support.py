@@ -2,8 +2,9 @@
 
 Run as `python -m desk_rag.bench.answer_quality.support [--out FILE]`. The claims (assets/training/written_claims.jsonl)
 are paraphrases of what the documents say and sentences that they do not support. Every question retrieves its passages
-from all sample documents. Questions at even places are fitted on, those at odd places are held out. Wrong numbers and
-swapped names are also made from the paraphrases themselves.
+from all sample documents. Questions at even places are fitted on, those at odd places were held out until they had been
+looked at six times; `--claims FILE` measures sentences of another file, all held out. Wrong numbers and swapped names
+are also made from the paraphrases themselves.
 """
 
 from __future__ import annotations
@@ -54,19 +55,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="file for the signals of every claim, as JSON lines")
+    parser.add_argument("--claims", type=Path, help="measure the claims of this file instead, and fit nothing")
     parser.add_argument("--words-alone", action="store_true", help="without embedder and span scorer")
     options = parser.parse_args(argv)
     embedder = load_embedder(Settings().model)
     scorer = None if options.words_alone else load_span_scorer(embedder)
     rows = []
-    for claim in _claims(embedder):
+    for claim in _claims(embedder, options.claims):
         checker = SupportChecker(claim.question, claim.sources, None if options.words_alone else embedder, scorer)
         rows.append(_row(claim, checker))
         if options.out is not None:
             with options.out.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(rows[-1]) + "\n")
     print(table(rows))
-    print(json.dumps(fit(rows)))
+    if options.claims is None:
+        print(json.dumps(fit(rows)))
     return 0
 
 
@@ -111,8 +114,8 @@ def _clamped(name: str, value: float | bool | None) -> float:
     return min(max(float(value or 0.0), bounds[0]), bounds[1])
 
 
-def _claims(embedder: Embedder) -> Iterator[Claim]:
-    file = assets_dir() / "training" / "written_claims.jsonl"
+def _claims(embedder: Embedder, other_file: Path | None) -> Iterator[Claim]:
+    file = other_file or assets_dir() / "training" / "written_claims.jsonl"
     draw = random.Random(7)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
@@ -123,12 +126,13 @@ def _claims(embedder: Embedder) -> Iterator[Claim]:
             for place, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
                 entry = json.loads(line)
                 sources = _sources(store, embedder, entry["question"])
+                held_out = other_file is not None or place % 2 == 1
                 texts = "\n".join(source.text for source in sources)
                 for kind, text in entry["claims"]:
-                    yield Claim(place % 2 == 1, kind, entry["question"], text, sources)
+                    yield Claim(held_out, kind, entry["question"], text, sources)
                     if kind == SUPPORTED:
                         for change, changed in _changed(text, texts, draw):
-                            yield Claim(place % 2 == 1, change, entry["question"], changed, sources)
+                            yield Claim(held_out, change, entry["question"], changed, sources)
 
 
 def _changed(text: str, passages: str, draw: random.Random) -> Iterator[tuple[str, str]]:

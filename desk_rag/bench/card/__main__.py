@@ -41,7 +41,7 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.positions import plan
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import quiet_libraries
-from desk_rag.model.memory.device import free_gpu_bytes, release_unused
+from desk_rag.model.memory.device import free_gpu_bytes, is_out_of_memory, release_unused
 from desk_rag.model.memory.plan import Device
 from desk_rag.model.memory.plan import plan as plan_memory
 from desk_rag.retrieval.embedding import load_embedder
@@ -161,14 +161,16 @@ def _one_context(
     work = ContextWorks(served, context, decoded=options.decoded)
     peaks: dict[str, int] = {}
     works: dict[str, Work] = {}
+    failed: dict[str, str] = {}
     try:
         for name, piece in work.works().items():
             try:
                 piece.before()
                 peaks[name] = ledger.peak_of(piece.run)
                 works[name] = piece
-            except torch.OutOfMemoryError:
-                _log.warning("%s tokens, %s: out of memory", context, name)
+            except RuntimeError as error:
+                failed[name] = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
+                _log.warning("%s tokens, %s: %s", context, name, failed[name])
                 release_unused(served.device)
         times = in_turns(works, served.device, seconds=seconds, least=3, most=9)
         difference = work.difference()
@@ -176,7 +178,7 @@ def _one_context(
         work.close()
     return {
         "context": context, "payload": work.payload, "peaks": peaks, "logits_differ_by": round(difference, 4),
-        "out_of_memory": sorted(work.works().keys() - works.keys()),
+        "failed": failed,
         "modes": {name: one.json() for name, one in times.items()},
         "sooner_than_full_prefill": _ratios(times, FULL), "sooner_than_transformers": _ratios(times, STOCK_FULL),
         "tokens_per_s": {
@@ -241,7 +243,7 @@ def _print(result: dict[str, object]) -> None:
                 f"{full[2]:.1f}x" if full else "", f"{stock[2]:.1f}x" if stock else "",
                 str(entry["tokens_per_s"].get(name, "")), f"{entry['peaks'][name] / 1e9:.2f}",
             ])  # fmt: skip
-        rows += [[str(entry["context"]), name, "out of memory", *[""] * 6] for name in entry["out_of_memory"]]
+        rows += [[str(entry["context"]), name, reason[:60], *[""] * 6] for name, reason in entry["failed"].items()]
     headings = ["context", "mode", "ms", "p25", "p75", "of full", "of transformers", "tokens/s", "peak GB"]
     print(report.table(headings, rows))
     print(f"  by our kernel: {result['nf4_by_kernel']}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,9 +24,17 @@ def on_part(count: int) -> Iterator[None]:
         context: Any = GreenContext.create(num_sms=count, device_id=0)
     except RuntimeError as error:
         raise ConfigError(f"This GPU cannot be divided: {error}", remedy="Leave --multiprocessors out.") from error
+
+    def enter(*_: object) -> None:
+        """Enter the part at a thread's first call: its events must be of the streams' context."""
+        sys.setprofile(None)
+        context.set_context()
+
     context.set_context()
+    threading.setprofile(enter)
     try:
         with on_multiprocessors(count):
             yield
     finally:
+        threading.setprofile(None)
         context.pop_context()

@@ -149,8 +149,8 @@ def _measure(case: Case, rates: Rates, repeat: int) -> dict[str, object]:
     prefilled: dict[str, int] = {}
     for round_number in range(repeat + 1):
         for name, (work, tier) in works.items():
-            if tier == "device" and name != "full prefill":
-                case.cached(None)  # so that all of it is there
+            if tier != "drive" and name != "full prefill":
+                case.cached(None)  # so that all of it is there, whatever was chosen before
             case.cool(tier)
             _synchronize(case.loader.device)
             began = time.perf_counter()

@@ -1,13 +1,15 @@
 """Large folders: reading many files, a sweep without changes, word and vector search among many passages.
 
 `--files` writes a folder of made-up files, reads it (without vectors and caches), looks through it again, and changes
-one file. `--rows` puts made-up passages into a catalog and searches them by words. `--vectors` does so with random
-unit vectors. Everything lies in a temporary directory below `--place`. The last line is JSON.
+one file. `--rows` puts made-up passages into a catalog, opens it again, searches them by words, adds and removes a
+document; `--with-vectors` gives them vectors, too. `--vectors` compares the two indexes of vectors alone. Everything
+lies in a temporary directory below `--place`. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -231,12 +233,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", type=int, default=0, metavar="N")
     parser.add_argument("--rows", type=int, default=0, metavar="N")
     parser.add_argument("--vectors", type=int, default=0, metavar="N")
+    parser.add_argument("--with-vectors", action="store_true", help="vectors for --rows, and a graph")
     parser.add_argument("--place", type=Path, help="directory for temporary data; the system's own by default")
     options = parser.parse_args(argv)
     if not (options.files or options.rows or options.vectors):
         options.files, options.rows, options.vectors = 2_000, 20_000, 20_000
     results: dict[str, object] = {}
-    for name, measure, count in (("files", measure_files, options.files), ("rows", measure_rows, options.rows)):
+    rows = functools.partial(measure_rows, with_vectors=options.with_vectors)
+    for name, measure, count in (("files", measure_files, options.files), ("rows", rows, options.rows)):
         if count:
             with tempfile.TemporaryDirectory(prefix="desk-rag-size-", dir=options.place) as place:
                 results[name] = measure(Path(place), count)

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.formats import Format, format_of_content, format_of_name
@@ -62,11 +63,12 @@ _PARSERS = {
     Format.YAML: "structured.yaml_text:parse",
     Format.TOML: "structured.toml_text:parse",
     Format.XML: "structured.xml_text:parse",
+    Format.ARCHIVE: "records.archive:parse",
 }
 _FROM_BYTES = frozenset(
     {Format.HTML, Format.PDF, Format.DOCX, Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.WEB_ARCHIVE,
      Format.SLIDES, Format.SHEETS, Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.RICH_TEXT, Format.EBOOK,
-     Format.PICTURE}
+     Format.PICTURE, Format.ARCHIVE}
 )  # fmt: skip
 _WHOLE = frozenset({Format.NOTEBOOK, Format.CANVAS, Format.CALENDAR, Format.CONTACTS})
 """Text formats whose beginning alone cannot be parsed."""
@@ -83,6 +85,8 @@ class Limits:
     seconds: float
     ocr_seconds: float = 0.0
     """Time for recognising text, in addition; 0: none is recognised."""
+    as_archive: bool = False
+    """Read the files inside an archive."""
 
 
 def main() -> None:
@@ -104,7 +108,7 @@ def main() -> None:
         sizes = header.get("sizes")
         cutter = _Cutter(counter, sizes) if counter is not None and isinstance(sizes, list) else None
         guarded = not header.get("allow_secrets")
-        limits = Limits(int(str(header["most_text"])), seconds, ocr_seconds)
+        limits = Limits(int(str(header["most_text"])), seconds, ocr_seconds, bool(header.get("as_archive")))
         reply = _answer(str(header["name"]), data, limits, cutter, guarded=guarded)
         _set_alarm(0)
         write_frame(answers, {}, json.dumps(reply, ensure_ascii=True).encode("ascii"))
@@ -121,6 +125,8 @@ def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tu
     most_text = allowed.text_bytes
     if allowed.ocr_seconds and is_picture(name):
         file_format = Format.PICTURE
+    elif allowed.as_archive:
+        file_format = Format.ARCHIVE
     else:
         file_format = format_of_content(data, format_of_name(name))
     module, _, function = _PARSERS[file_format].partition(":")
@@ -129,6 +135,8 @@ def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tu
     limits: tuple[object, ...] = (most_text,) if file_format in _BY_ENTRY else ()
     if allowed.ocr_seconds and file_format in (Format.PDF, Format.PICTURE):
         limits = (_text_recognition(allowed),)
+    if file_format is Format.ARCHIVE:
+        limits = (most_text, partial(_parse_member, allowed, guarded))
     if file_format in _FROM_BYTES:
         parsed: Parsed = parse(data, *limits)
     else:
@@ -145,6 +153,11 @@ def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tu
         kept = kept or sum(len(block.text.encode("utf-8")) for block in parsed.blocks)
         parsed = replace(parsed, note="; ".join(filter(None, [beginning_only(kept), parsed.note])))
     return file_format, parsed
+
+
+def _parse_member(allowed: Limits, guarded: bool, name: str, data: bytes, most_text: int) -> Parsed:
+    """Parse a file in an archive; text is recognised in none, since time is that of one file."""
+    return parse_bytes(name, data, Limits(most_text, allowed.seconds), guarded=guarded)[1]
 
 
 def _text_recognition(allowed: Limits) -> object:

@@ -31,6 +31,9 @@ def decode(data: bytes, declared: str = "") -> tuple[str, str]:
 
     Raises UnsupportedDocument for binary content.
     """
+    padded, data = data, data.rstrip(b"\0")
+    if b"\0" in data:  # no padding behind text, but letters of two bytes, or what is no text
+        data = padded
     if looks_binary(data):
         raise UnsupportedDocument("is a binary file")
     text, note = _decode(data, declared)

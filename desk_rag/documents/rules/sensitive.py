@@ -31,12 +31,14 @@ _PASSWORD = r"(?:password|passwort|kennwort|contraseña|mot de passe)"
 _ABOUT = r".*\b(?:how|why|without|reset\w*|forg[eo]t\w*|chang\w+|choos\w+|lost|strong|safe|good)\b"
 """Words in names of documents that are about passwords and hold none."""
 _LOGIN = r"(?:(?:log[-_ ]?in|sign[-_ ]?in|access)[-_ ](?:details|credentials|daten)|(?:login|zugangs|anmelde)daten)"
+_WITH_PIN = r"(?:bank|card|phone|sim|mobile|account)"
 
 NAME_RULES: tuple[tuple[str, str], ...] = (
     ("passwords", rf"(?:.*[-_. ])?{_PASSWORDS}(?:[-_. ](?:old|new|bak|backup|copy|export|\d).*)?\.{_PAPERS}"),
     ("password", rf"password\.{_DATA}"),
     ("password", rf"(?!{_ABOUT})(?:[^-_.]+ )?{_PASSWORD}(?: (?:list|sheet|book|old|new|\d+))?\.{_PAPERS}"),
     ("login details", rf"(?:.*[-_. ])?{_LOGIN}(?:[-_. ].*)?\.{_PAPERS}|(?:.* )?(?:logins|access data)\.{_PAPERS}"),
+    ("PIN", rf"(?:.*[-_. ])?(?:{_WITH_PIN}[-_ ]pins?|pins?[-_ ]{_WITH_PIN}[^.]*)\.{_PAPERS}"),
     ("PIN", rf"(?:.*[-_. ])?(?:pin[-_ ]?(?:codes?|numbers?)|pins? (?:and|und|&) puks?|puks?)\.{_PAPERS}"),
     ("secrets", rf"\.?secrets(?:\.{_PAPERS})?|.*[-_. ]secrets\.{_SETTINGS}|secret\.{_DATA}"),
     ("secrets", rf"secrets?[-_.](?:prod|production|dev|development|staging|test|local|live)(?:[-_.].*)?\.{_SETTINGS}"),

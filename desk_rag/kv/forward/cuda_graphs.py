@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from desk_rag.kv.forward.inputs import Inputs
+from desk_rag.model.memory.device import recording_stream
 
 Part = Callable[[], None]
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def record(
     Raises RuntimeError where this machine cannot record them.
     """
     graphs: list[torch.cuda.CUDAGraph] = []
-    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = recording_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         parts(lambda part: part())

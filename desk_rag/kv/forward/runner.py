@@ -23,7 +23,7 @@ from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.shift import PlaceShift
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.model.memory.device import is_out_of_memory
+from desk_rag.model.memory.device import is_out_of_memory, release_unused
 
 Before = Callable[[int], None]
 """Called with each layer's index; returns when the chunks of that layer are in the cache."""
@@ -225,8 +225,9 @@ class ModelRunner:
         except Exception as error:  # a kernel that does not fit this GPU raises a type of Triton's own
             _log.warning("The fused pass cannot be used on this machine; transformers' pass is used: %s", error)
             self.fused = None
-            return
-        if not deviation < _MAX_DEVIATION:
+        if self.fused is None:  # graphs recorded so far leave no room for the other pass where memory was too short
+            release_unused(self._model.device)
+        elif not deviation < _MAX_DEVIATION:
             _log.warning("The fused pass differs from the reference by %.2g; transformers' pass is used", deviation)
             self.fused = None
 

@@ -37,12 +37,9 @@ class LoadPart:
 
     def __init__(self, shared: SharedLoad, load: Load, indices: Sequence[int]) -> None:
         self._shared, self._load, self._indices = shared, load, list(indices)
+        self.items: list[ChunkLoad] = [load.items[index] for index in indices]
+        """The chunks; those of a shared load stay the same."""
         self._closed = False
-
-    @property
-    def items(self) -> list[ChunkLoad]:
-        """The chunks."""
-        return [self._load.items[index] for index in self._indices]
 
     @property
     def wave_ends(self) -> tuple[int, ...]:
@@ -65,8 +62,7 @@ class LoadPart:
             self._load.wait(wave)
         except ChunksLost:
             if lost := self.missing():
-                items = self.items
-                raise ChunksLost(lost, [items[index].lost or "" for index in lost]) from None
+                raise ChunksLost(lost, [self.items[index].lost or "" for index in lost]) from None
 
     def missing(self) -> list[int]:
         """Indices of the chunks known to be lost and not yet replaced."""

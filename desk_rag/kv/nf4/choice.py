@@ -15,7 +15,7 @@ import torch
 
 from desk_rag.kv.kernels.proof import gpu_index, proven
 from desk_rag.kv.nf4.matrix import Nf4Matrix, reference
-from desk_rag.model.memory.device import is_out_of_memory
+from desk_rag.model.memory.device import is_out_of_memory, recording_stream
 
 _log = logging.getLogger(__name__)
 MOST_ROWS = 128
@@ -184,7 +184,7 @@ def some_matrix(
 def _seconds(products: Sequence[Product], rows: torch.Tensor) -> float:
     """Seconds of these products one after the other in a recorded graph, so that launches cost nothing."""
     device = rows.device
-    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = recording_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):

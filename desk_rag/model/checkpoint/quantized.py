@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +36,17 @@ def check(directory: Path, quantization: Any) -> None:
         )
     try:
         described = {**quantization, "dequantize": True} if method == "mxfp4" else quantization
-        AutoHfQuantizer.from_config(described, pre_quantized=True).validate_environment(device_map=None)
+        with quiet_packages():
+            AutoHfQuantizer.from_config(described, pre_quantized=True).validate_environment(device_map=None)
     except Exception as error:  # ImportError, RuntimeError, or a field that the method does not know
         raise _no_quantizer(directory, method, error) from error
+
+
+@contextlib.contextmanager
+def quiet_packages() -> Iterator[None]:
+    """Drop what packages print: gptqmodel shows a banner and its progress where an answer or a UI belongs."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:

@@ -108,7 +108,8 @@ def place_int8(module: torch.nn.Module, tensors: MutableMapping[str, torch.Tenso
         if not all(f"{name}{scale}" in tensors for name in names):
             return None
         biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
-        codes = torch.cat([tensors.pop(name) for name in names])
+        parts = [tensors.pop(name) for name in names]
+        codes = torch.cat(parts) if len(parts) > 1 else parts[0]
         scales = torch.cat([tensors.pop(f"{name}{scale}").flatten() for name in names])
         bias = torch.cat(biases).float() if biases else None
         if library is not None and compiled_linear.serves(codes):

@@ -5,20 +5,11 @@
    first leaves over (int8_linear.py): products are sums of whole numbers, so a row's result does not depend on the
    rows beside it. Everything else is fp32. One thread; callers share out work. */
 
-#include <immintrin.h>
-#include <stdint.h>
-#include <string.h>
-#if defined(__AMX_INT8__) && defined(__linux__)
+#include "vectors.h"
+#if TILES
 #include <sys/syscall.h>
 #include <unistd.h>
-#define TILES 1
-#else
-#define TILES 0
 #endif
-
-typedef float v16 __attribute__((vector_size(64), aligned(4)));
-typedef int32_t i16v __attribute__((vector_size(64), aligned(4)));
-typedef int8_t b16 __attribute__((vector_size(16), aligned(1)));
 
 #define FINE 254.0f
 #define KEYS 64  /* keys of one block of attention */
@@ -27,7 +18,6 @@ typedef int8_t b16 __attribute__((vector_size(16), aligned(1)));
 #define QUERIES 6 /* whose sums the registers hold */
 #define WIDEST 1536 /* inputs of a matrix */
 #define WIDEST_ROW 1024
-#define INLINE static inline __attribute__((always_inline))
 
 /* Codes plus 128, [out / 16][in / 4][16][4]: what one VNNI instruction, or one row of an AMX tile, takes. */
 typedef struct {
@@ -51,35 +41,6 @@ typedef struct {
     int64_t width, heads, kv_heads, inner;
     float eps;
 } Shape;
-
-INLINE v16 load(const float *from) { return *(const v16 *)from; }
-INLINE void store(float *to, v16 value) { *(v16 *)to = value; }
-INLINE v16 all(float value) { return (v16){} + value; }
-INLINE v16 larger(v16 a, v16 b) { return (v16)_mm512_max_ps((__m512)a, (__m512)b); }
-INLINE float sum_of(v16 v) { return _mm512_reduce_add_ps((__m512)v); }
-INLINE float largest_of(v16 v) { return _mm512_reduce_max_ps((__m512)v); }
-INLINE int32_t whole_sum_of(i16v v) { return _mm512_reduce_add_epi32((__m512i)v); }
-
-#define MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to whole numbers */
-
-/* e^x for x <= 88; 0 below -87. Relative error 2e-7. */
-INLINE v16 exponential(v16 x) {
-    const i16v finite = x > -87.0f;
-    x = larger(x, all(-87.0f));
-    v16 whole = (x * 1.44269504f + MAGIC) - MAGIC;
-    v16 rest = x - whole * 0.693145752f;
-    rest = rest - whole * 1.42860677e-6f;
-    v16 power = all(1.9875691500e-4f);
-    power = power * rest + 1.3981999507e-3f;
-    power = power * rest + 8.3334519073e-3f;
-    power = power * rest + 4.1665795894e-2f;
-    power = power * rest + 1.6666665459e-1f;
-    power = power * rest + 5.0000001201e-1f;
-    power = power * rest * rest + rest + 1.0f;
-    i16v exponent = (__builtin_convertvector(whole, i16v) + 127) << 23;
-    v16 result = power * (v16)exponent;
-    return (v16)((i16v)result & finite);
-}
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
@@ -158,28 +119,6 @@ INLINE void few_rows(const Coded *coded, int64_t row, int64_t rows, const Matrix
 }
 
 #if TILES
-typedef struct {
-    uint8_t palette, start, reserved[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} TileConfig;
-
-/* Use whole tiles; returns the thread's configuration before, which other libraries believe to be theirs. */
-static TileConfig whole_tiles(void) {
-    TileConfig before, mine = {.palette = 1};
-    for (int i = 0; i < 8; i++) mine.bytes[i] = 64, mine.rows[i] = 16;
-    __asm__ volatile("sttilecfg %0" : "=m"(before));
-    __asm__ volatile("ldtilecfg %0" : : "m"(mine));
-    return before;
-}
-
-static void restore_tiles(TileConfig before) {
-    if (before.palette)
-        __asm__ volatile("ldtilecfg %0" : : "m"(before));
-    else
-        __asm__ volatile("tilerelease");
-}
-
 /* Products of up to 32 rows with all columns, 16 at a time. */
 static void many_rows(const Coded *coded, int64_t rows, const Matrix *m, float *out, int64_t stride) {
     int32_t sums[4][16][16] __attribute__((aligned(64)));
@@ -267,31 +206,6 @@ INLINE void rotate(float *out, const float *x, const float *cosines, const float
     }
 }
 
-/* Transpose 16 numbers of up to 16 keys; keys that are not there become 0. */
-INLINE void turn(float *to, const float *from, int64_t keys) {
-    __m512 a[16], b[16];
-    for (int i = 0; i < 16; i++) a[i] = i < keys ? _mm512_loadu_ps(from + i * DIM) : _mm512_setzero_ps();
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4)
-        for (int j = 0; j < 2; j++) {
-            __m512d low = (__m512d)b[i + j], high = (__m512d)b[i + j + 2];
-            a[i + 2 * j] = (__m512)_mm512_unpacklo_pd(low, high);
-            a[i + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(low, high);
-        }
-    for (int i = 0; i < 4; i++) {
-        __m512 first = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), second = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
-        __m512 third = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
-        __m512 fourth = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
-        _mm512_storeu_ps(to + i * KEYS, _mm512_shuffle_f32x4(first, third, 0x88));
-        _mm512_storeu_ps(to + (i + 8) * KEYS, _mm512_shuffle_f32x4(first, third, 0xdd));
-        _mm512_storeu_ps(to + (i + 4) * KEYS, _mm512_shuffle_f32x4(second, fourth, 0x88));
-        _mm512_storeu_ps(to + (i + 12) * KEYS, _mm512_shuffle_f32x4(second, fourth, 0xdd));
-    }
-}
-
 /* One block of keys for COUNT queries: their sums of values, largest scores and weights so far are brought up to date.
    `seen` is how many keys of the block each query sees. */
 INLINE void attend_block(const float *queries, float *sums, float *largest, float *total, const int64_t *seen,
@@ -348,7 +262,7 @@ static void attend(const float *queries, float *sums, float *largest, float *tot
         const int64_t count = start + rows - begin < KEYS ? start + rows - begin : KEYS;
         for (int64_t key = 0; key < count; key += 16) {
             const float *from = keys + (begin + key) * DIM;
-            for (int d = 0; d < DIM; d += 16) turn(turned + d * KEYS + key, from + d, count - key);
+            for (int d = 0; d < DIM; d += 16) turn(turned + d * KEYS + key, KEYS, from + d, DIM, count - key);
         }
         const int64_t first = begin > start ? begin - start : 0; /* tokens before it do not see this block */
         for (int64_t q = first * group; q < all_queries; q += QUERIES) {

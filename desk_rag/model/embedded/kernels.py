@@ -1,9 +1,9 @@
 """Compile the embedded models' passes for this CPU, once per machine, and call them.
 
-torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c` is a whole layer in
-one call. The machine's own C compiler makes it when a model is first loaded, in two seconds; without one, or on another
-kind of CPU, torch computes everything as before. DESK_RAG_KERNELS names another directory for what is compiled; if it
-is empty, nothing is compiled or loaded.
+torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c` and `bert_kernels.c`
+are whole layers in one call. The machine's own C compiler makes them when a model is first loaded, in three seconds;
+without one, or on another kind of CPU, torch computes everything as before. DESK_RAG_KERNELS names another directory
+for what is compiled; if it is empty, nothing is compiled or loaded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pathlib import Path
 
 import platformdirs
 
-_SOURCE = Path(__file__).with_name("kernels.c")
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "bert_kernels.c", "place_kernels.c"))
+_HEADER = Path(__file__).with_name("vectors.h")
 _REQUIRED = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
-_TILES = ("amx_tile", "amx_int8")
+_TILES = ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16")
 """Capabilities by torch's names."""
 _OPTIONS = ("-O3", "-shared", "-fPIC", "-std=gnu11", "-Wno-psabi", "-mprefer-vector-width=512")
 _SECONDS = 120
@@ -115,8 +116,10 @@ def _options(features: Sequence[str]) -> list[str]:
 
 def _name(features: Sequence[str]) -> str:
     """Name of the file of kernels for a CPU with these features."""
-    key = hashlib.sha256(_SOURCE.read_bytes() + repr(_options(features)).encode()).hexdigest()
-    return _FILES.replace("*", key[:16])
+    key = hashlib.sha256(repr(_options(features)).encode())
+    for file in (_HEADER, *_SOURCES):
+        key.update(file.read_bytes())
+    return _FILES.replace("*", key.hexdigest()[:16])
 
 
 def _compiled(folder: Path, features: Sequence[str]) -> Path:
@@ -135,7 +138,7 @@ def _compiled(folder: Path, features: Sequence[str]) -> Path:
     if program is None:
         raise OSError("there is no C compiler")
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as beside:
-        command = [program, *_options(features), str(_SOURCE), "-o", str(Path(beside, file.name))]
+        command = [program, *_options(features), *map(str, _SOURCES), "-o", str(Path(beside, file.name))]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
         Path(beside, file.name).replace(file)
     return file
@@ -158,6 +161,16 @@ def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
     ]
     kernels.multiply.argtypes = [address, address, number, address]
     kernels.pack.argtypes = [address, number, number, address]
+    kernels.place_chunk.restype = None
+    kernels.place_chunk.argtypes = [
+        *(address, address, address, address, address),
+        *(number, number, number, number, number),
+        *(address, address, address, address, number),
+    ]
+    if hasattr(kernels, "run_bert"):  # with AMX
+        kernels.run_bert.restype = kernels.pack_half.restype = None
+        kernels.run_bert.argtypes = [address, number, number, number, ctypes.c_float, address, number, address]
+        kernels.pack_half.argtypes = kernels.pack.argtypes
     if kernels.prepare() != 0:
         raise OSError("the system does not give AMX to this process")
     return kernels

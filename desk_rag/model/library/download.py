@@ -9,17 +9,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from desk_rag.errors import Cancelled, ModelError, ModelNotFound
+from desk_rag.errors import Cancelled, DeskRagError, ModelError, ModelNotFound
 from desk_rag.model import weights
 from desk_rag.model.library.hub_errors import explained
+from desk_rag.model.library.resumable import LargeFile, large_files
+from desk_rag.model.library.resumable import fetch as fetch_large
 
 _PIECE = 1 << 20
 """Bytes that are fetched between two looks whether to stop; the library takes ten times as many."""
 
 _RATE_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+"""Seconds between two looks whether to stop while nothing comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,10 @@ class Offer:
     cache: Path
     free: int
     """Bytes that are free where the cache lies."""
+    revision: str = "main"
+    """Commit of the files."""
+    large: tuple[LargeFile, ...] = ()
+    """Files that are fetched so that they can be resumed, and are not here."""
 
 
 class Progress:
@@ -68,12 +77,15 @@ def ask_hub(name: str) -> Offer:
         info: Any = HfApi().model_info(name, files_metadata=True)
     except Exception as error:  # the library's own, and those of the network beneath it
         raise explained(name, error) from error
-    files = [(file.rfilename, int(file.size or 0)) for file in info.siblings or () if _wanted(file.rfilename)]
-    missing = sum(size for file, size in files if not isinstance(try_to_load_from_cache(name, file), str))
+    wanted = [file for file in info.siblings or () if _wanted(file.rfilename)]
+    absent = [file for file in wanted if not isinstance(try_to_load_from_cache(name, file.rfilename), str)]
     license = next((tag.partition(":")[2] for tag in info.tags or () if tag.startswith("license:")), "")
     cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(place for place in (cache, *cache.parents) if place.exists())).free
-    return Offer(name, sum(size for _, size in files), missing, license, bool(info.gated), cache, free)
+    large = large_files(name, absent, cache)
+    missing = sum(int(file.size or 0) for file in absent) - sum(file.arrived for file in large)
+    size = sum(int(file.size or 0) for file in wanted)
+    return Offer(name, size, max(missing, 0), license, bool(info.gated), cache, free, info.sha or "main", large)
 
 
 def check_room(offer: Offer) -> None:
@@ -92,15 +104,15 @@ def fetch(
 ) -> Path:
     """Fetch the files that are missing and return the model's directory.
 
-    Broken connections are taken up again where they broke; after an interruption, complete files are kept. `progress`
-    takes the bytes that have come and those that will, from any thread. Raises Cancelled soon after `stop()` holds,
-    and ModelError.
+    What was interrupted goes on where it stopped. `progress` takes the bytes that have come and those that will, from
+    any thread. Raises Cancelled soon after `stop()` holds, and ModelError.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils.tqdm import tqdm
 
     arrived: dict[int, int] = {}  # by each bar's count of bytes; the library counts those received and those written
     counting = threading.Lock()
+    finished = 0
 
     class Bar(tqdm):
         """A bar of the library that draws nothing and passes on how many bytes have come."""
@@ -111,15 +123,41 @@ def fetch(
 
         def update(self, n: float | None = 1) -> bool | None:
             if stop():
-                raise Cancelled("The download was stopped.", remedy="Files that are complete are kept.")
+                raise Cancelled("The download was stopped.", remedy="What has come of it is kept.")
             if self.is_of_bytes:
                 with counting:
                     arrived[id(self)] = arrived.get(id(self), 0) + int(n or 0)
-                    progress(min(max(arrived.values()), offer.missing), offer.missing)
+                    progress(min(finished + max(arrived.values()), offer.missing), offer.missing)
             return None
 
     constants.DOWNLOAD_CHUNK_SIZE = _PIECE
+    progress(0, offer.missing)
+    for file in offer.large:
+        before = file.arrived
+        _unless_stopped(partial(fetch_large, offer.name, offer.revision, file, Bar), offer.name, stop)
+        finished += file.arrived - before
+        arrived.clear()
     return weights.from_hub(offer.name, allow_download=True, bar=Bar)
+
+
+def _unless_stopped(work: Callable[[], None], name: str, stop: Callable[[], bool]) -> None:
+    """Do `work` in a thread, and leave it behind if `stop()` holds: a connection may wait long for its next byte."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # the library's own, those of the network beneath it, and a full drive
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="download", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_LOOK_SECONDS)
+        if stop():
+            raise Cancelled("The download was stopped.", remedy="What has come of it is kept.")
+    for error in errors:
+        raise error if isinstance(error, DeskRagError) else explained(name, error) from error
 
 
 def _wanted(file: str) -> bool:

@@ -30,13 +30,13 @@ def explained(name: str, error: Exception) -> ModelError:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ModelError(
             f"The drive filled up while '{name}' was fetched.",
-            remedy="Make room, or set HF_HUB_CACHE to another drive, and run the command again. Whole files are kept.",
+            remedy="Make room, or set HF_HUB_CACHE to another drive, and run the command again: what has come is kept.",
         )
     if type(error).__module__.partition(".")[0].rstrip("0123456789") in _NETWORK or isinstance(error, TimeoutError):
         return ModelError(
             f"The connection to the hub broke, or could not be made, while '{name}' was fetched "
             f"({type(error).__name__}).",
-            remedy="Check the network and run the command again: files that are complete are kept.",
+            remedy="Check the network and run the command again: what has come is kept.",
         )
     return ModelNotFound(
         f"'{name}' could not be downloaded: {type(error).__name__}.",

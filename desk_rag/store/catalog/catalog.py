@@ -10,6 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from desk_rag.documents.chunking import Chunk, ChunkId
@@ -47,6 +48,7 @@ from desk_rag.store.catalog.rows import (
     location_of,
     mark_deleted,
     owe_scrub,
+    plainest_twin,
     put_chunk,
     put_name,
     put_name_of,
@@ -74,8 +76,6 @@ __all__ = [
     "drop_damaged_places",
     "count_change",
 ]
-
-
 class Catalog:
     """The text side of the catalog."""
 
@@ -198,7 +198,7 @@ class Catalog:
         return self._documents("d.digest = ? AND d.digest <> ''", (digest,))
 
     def passage(self, chunk_id: ChunkId, under: Sequence[Path]) -> Passage | None:
-        """Return the chunk and the first place (by path) where it stands in scope."""
+        """Return the chunk and the first place (by path) where it stands in scope; of equal files, the plainest."""
         scope = Scope(under)
         query = f"SELECT {PASSAGE} WHERE c.chunk_id = ?{scope.and_path('d.path')} ORDER BY d.path, p.ordinal LIMIT ?"
         with self._database.snapshot() as connection:
@@ -207,6 +207,9 @@ class Catalog:
                 sound = next(filter(None, map(self._sound, rows)), None)
                 if sound is not None or not rows:
                     break
+            if sound is not None:
+                row, copies = plainest_twin(connection, sound, scope)
+                sound = replace((row and self._sound(row)) or sound, copies=copies)
             if not rows and is_stray(connection, chunk_id):
                 self._database.faults.add("A passage that was found by its words or meaning has no place in any file.")
         return sound

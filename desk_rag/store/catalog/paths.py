@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
+
+_SIDE_FOLDER = re.compile(
+    r"(?:(?:sym|hard)?-?links?|cop(?:y|ies)|duplicates?|backups?|bak|old|archived?|archives|tmp|temp|trash|downloads?)",
+    re.IGNORECASE,
+)
+"""Folders in which copies lie rather than what they are copies of."""
+_COPY = re.compile(r"\bcopy\b|\bcopy of\b|\(\d+\)$|\bbackup\b|[-_. ](?:bak|old|orig)$", re.IGNORECASE)
 
 
 def to_blob(path: Path) -> bytes:
@@ -15,6 +23,23 @@ def to_blob(path: Path) -> bytes:
 def from_blob(blob: bytes) -> Path:
     """Return the path of the bytes that `to_blob` returns."""
     return Path(os.fsdecode(blob))
+
+
+def plainest(files: Sequence[tuple[Path, int]], text: str) -> Path:
+    """Return which of several files of equal content people mean: path and time of change of each are given.
+
+    Not a link, nor a copy by its name or folder; then the oldest, then one whose name has words of the text, then the
+    one nearest to the root.
+    """
+    words = set(re.findall(r"[^\W\d_]{3,}", text.lower()))
+
+    def oddness(file: tuple[Path, int]) -> tuple[bool, bool, int, bool, int, Path]:
+        path, mtime_ns = file
+        is_copy = any(_SIDE_FOLDER.fullmatch(part) for part in path.parts[:-1]) or bool(_COPY.search(path.stem))
+        named = words & set(re.findall(r"[^\W\d_]{3,}", path.stem.lower()))
+        return path.is_symlink(), is_copy, mtime_ns, not named, len(path.parts), path
+
+    return min(files, key=oddness)[0]
 
 
 class Scope:

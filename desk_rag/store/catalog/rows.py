@@ -16,8 +16,8 @@ from desk_rag.documents.location import Location, Part
 from desk_rag.documents.status import FileState
 from desk_rag.store.catalog import checksums, words
 from desk_rag.store.catalog.faults import Faults
-from desk_rag.store.catalog.paths import from_blob, to_blob
-from desk_rag.store.types import DocumentRow, Fault, FileStamp, PendingChunk
+from desk_rag.store.catalog.paths import Scope, from_blob, plainest, to_blob
+from desk_rag.store.types import DocumentRow, Fault, FileStamp, Passage, PendingChunk
 
 NO_STAMP = FileStamp(0, 0, 0, "")
 SCRUB_OWED = "scrub_owed"
@@ -35,6 +35,8 @@ PASSAGE = (
     f" {', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum"
     " FROM places p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = p.document"
 )
+_MOST_TWINS = 100
+"""Files of equal content that are compared and counted."""
 KVName = tuple[str, str]
 """Namespace and token hash."""
 
@@ -181,6 +183,24 @@ def location_of(place: Sequence[Any], file: Path) -> Location:
     heading, page_start, page_end, line_start, line_end, parts = place
     inside = tuple(Part(*part) for part in json.loads(parts)) if parts else ()
     return Location(heading, page_start, page_end, line_start, line_end, place_units(file.name), inside)
+
+
+def plainest_twin(
+    connection: sqlite3.Connection, passage: Passage, scope: Scope
+) -> tuple[sqlite3.Row | None, int]:
+    """Return `PASSAGE` in the plainest file in scope of this content, None if it is that; and how many others are."""
+    twins = connection.execute(
+        "SELECT path, mtime_ns FROM documents WHERE digest = ? AND digest <> '' AND state = ?"
+        f"{scope.and_path('path')} ORDER BY mtime_ns LIMIT ?",
+        (passage.digest, FileState.INDEXED.value, *scope.values, _MOST_TWINS),
+    ).fetchall()
+    if len(twins) < 2:
+        return None, 0
+    path = plainest([(from_blob(blob), mtime_ns) for blob, mtime_ns in twins], passage.chunk.text)
+    query = f"SELECT {PASSAGE} WHERE c.chunk_id = ? AND d.path = ? ORDER BY p.ordinal LIMIT 1"
+    other = path != passage.path
+    row = connection.execute(query, (passage.chunk.chunk_id, to_blob(path))).fetchone() if other else None
+    return row, len(twins) - 1
 
 
 def remove(connection: sqlite3.Connection, paths: Iterable[Path], bin_since: float | None = None) -> Removed:

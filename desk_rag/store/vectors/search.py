@@ -47,6 +47,7 @@ _SAVE_AFTER = 5_000
 _SAVE_SHARE = 10
 """A graph is written again once a tenth of it is new: of a million vectors it is a file of 1.7 GB."""
 _ROWS_PER_READ = 10_000
+_NUMBERS_PER_READ = 500
 _NORM_TOLERANCE = 1e-3
 _MAX_DIM = 1 << 16
 _STRAY = "SELECT 1 FROM vectors WHERE embedder NOT IN (SELECT id FROM embedders) LIMIT 1"
@@ -207,6 +208,9 @@ class VectorSearch:
                 self._drop_removed(connection, index)
                 index.removals = removals
             expected = None
+            if not index.last_seq and index.head is not None:
+                self._add_missing(connection, index, index.head)
+                return
             if not index.last_seq:  # counted by the SQL index, which a damaged row does not change
                 counting = "SELECT count(*) FROM vectors INDEXED BY sqlite_autoindex_vectors_1 WHERE embedder = ?"
                 expected = connection.execute(counting, (index.row,)).fetchone()[0]
@@ -220,11 +224,30 @@ class VectorSearch:
                     break
                 count += len(rows)
                 index.last_seq = rows[-1][0]
-                rows = [row for row in rows if index.head is None or row[0] not in index.head]
                 fresh = self._sound(rows, self._dim(connection, index.row))
                 if fresh:
                     index.tail.add([seq for seq, _ in fresh], _matrix([blob for _, blob in fresh]))
         if expected is not None and count != expected:
+            self._database.faults.add(_DAMAGED)
+
+    def _add_missing(self, connection: sqlite3.Connection, index: _EmbedderIndex, head: HnswIndex) -> None:
+        """Add the rows that a loaded graph lacks; of the others only the numbers are read, from their index."""
+        statement = "SELECT seq FROM vectors INDEXED BY sqlite_autoindex_vectors_1 WHERE embedder = ?"
+        seqs = [seq for (seq,) in connection.execute(statement, (index.row,))]
+        missing = sorted(seq for seq in seqs if seq not in head)
+        dim, count = self._dim(connection, index.row), 0
+        for start in range(0, len(missing), _NUMBERS_PER_READ):
+            batch = missing[start : start + _NUMBERS_PER_READ]
+            rows = connection.execute(
+                "SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ?"
+                f" AND seq IN ({','.join('?' * len(batch))})",
+                (index.row, *batch),
+            ).fetchall()
+            count += len(rows)
+            if fresh := self._sound(rows, dim):
+                index.tail.add([seq for seq, _ in fresh], _matrix([blob for _, blob in fresh]))
+        index.last_seq = max(seqs, default=0)
+        if count != len(missing):
             self._database.faults.add(_DAMAGED)
 
     def _sound(self, rows: Sequence[tuple[int, object, object, object]], dim: int) -> list[tuple[int, bytes]]:

@@ -20,6 +20,7 @@ from desk_rag.answering.evidence.selection import (
 )
 from desk_rag.answering.evidence.span_scorer import SpanScorer, SpanScores, _Window, load_span_scorer
 from desk_rag.answering.evidence.trie_decoding import Decoded, LookaheadConfig, log_probabilities
+from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.config import ModelSettings
 from desk_rag.documents.sentences import quotable
 from desk_rag.kv.cache import SlabCache
@@ -64,7 +65,8 @@ class Known:
         self._worths, self._spans = worths or {}, spans or {}
         self.asked: list[str] = []
 
-    def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
+    def read(self, question: str, chunks: Sequence[str | Place]) -> list[SpanScores]:
+        texts = [bare(chunk).text for chunk in chunks]
         self.asked += texts
         return [self._field(text) for text in texts]
 

@@ -22,10 +22,12 @@ from transformers import BertConfig, BertModel
 from desk_rag.answering.evidence.span_batch import QuestionChunkPair, SpanBatch
 from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanModel
 from desk_rag.answering.evidence.span_scorer import _KEPT, Span, SpanScorer, SpanScores, _Window, load_span_scorer
+from desk_rag.answering.requirements.places import Place
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ModelNotFound
 from desk_rag.model.embedded.bert_bf16 import Bf16Bert
+from desk_rag.model.embedded.compiled_bert import CompiledBert
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 
 SHIPPED = assets_dir() / "pointer" / "pointer.safetensors"
@@ -123,6 +125,48 @@ def test_the_question_decides_which_words(pointer: SpanScorer) -> None:
     assert first(pointer, "Who tunes the piano?", text) == "Lena Dorsch"
     assert first(pointer, "What does the plumber charge?", text) == "85 crowns"
     assert "Thursday" in first(pointer, "When does the plumber come?", text)
+
+
+def test_the_name_of_a_file_says_what_its_lines_are_about(pointer: SpanScorer) -> None:
+    text = "The price is 310 crowns per singer. The coach leaves at 8:15."
+    at = text.index("310")
+    bare, named, other = (
+        scores.log_odds(at, at + 3)
+        for scores in pointer.read(
+            "How much is the choir tour?",
+            [text, Place(text, "", 0, name="choir-tour"), Place(text, "", 0, name="boiler service")],
+        )
+    )
+    assert named > bare + 1
+    assert named > other + 1
+
+
+def test_a_name_gives_no_span_and_shifts_none(quick: SpanScorer) -> None:
+    text = f"{NOTE} {FILLER} " * 30
+    bare, named = quick.read(KEY, [text, Place(text, "", 0, name="keys of the house")])
+    ends = {window.offsets[-1][1] for window in named._windows} | {window.offsets[-1][1] for window in bare._windows}
+    assert max(ends) == len(text.rstrip())
+    for window in named._windows:
+        assert window.scores.shape == (len(window.offsets), len(window.offsets))
+        assert all(text[begin:end].strip() for begin, end in window.offsets)
+
+
+@pytest.mark.parametrize(("name", "body"), [("boiler room", 0), ("boiler room", 12), ("key of the house", 12)])
+def test_a_chunk_with_a_title_has_no_other_name(quick: SpanScorer, name: str, body: int) -> None:
+    text = f"Boiler room\n{NOTE}"
+    bare, titled = quick.read(KEY, [text, Place(text, "", body, name=name)])
+    assert alike(bare, titled)
+
+
+def test_a_name_with_a_word_of_the_question_is_read_before_a_title_without_it(pointer: SpanScorer) -> None:
+    text = "Arriving\nPark at the bowling green; it costs 3 crowns a day."
+    place = Place(text, "", 9, name="quarry-walk")
+    at = text.index("the bowling green")
+    question = "Where can I park for the quarry walk?"
+    bare, named = (one.log_odds(at, at + 17) for one in pointer.read(question, [text, place]))
+    assert named > bare + 0.5
+    other = "Where can I park?"
+    assert alike(*pointer.read(other, [text, place]))
 
 
 def test_one_field_per_text_in_order(pointer: SpanScorer) -> None:
@@ -387,7 +431,7 @@ def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, poi
     assert shared == {name for name in theirs if name.startswith("embeddings.")}
     assert "embeddings.word_embeddings.weight" in shared
     learned = [name for name in ours if name.startswith("encoder.") and ours[name].dim() == 2]
-    packed = isinstance(pointer._net.bert, Bf16Bert)
+    packed = isinstance(pointer._net.bert, Bf16Bert | CompiledBert)
     assert len(learned) == (0 if packed else 36), "packed matrices keep no copy in fp32"
     assert not any(torch.equal(ours[name], theirs[name]) for name in learned)
     assert not any(parameter.requires_grad for parameter in ours.values())

@@ -74,6 +74,33 @@ def test_what_the_pointer_says_of_the_quote_counts(embedder: Embedder) -> None:
     )
 
 
+TENT = "The tent leaked, and only eleven people came to see us."
+FAIR = (
+    f"Fair in Holm, 3 June. {TENT} "
+    "Supper was at the inn at half past ten, when the music had to stop."
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "quote", "shown"),
+    [
+        ("How many people came to see us in Holm?", TENT, True),
+        ("How many people came to see us in Vardal?", TENT, True),
+        ("How many people came to the tent of Vardal?", TENT, False),
+        ("What had to stop at 22:30?", "Supper was at the inn at half past ten, when the music had to stop.", True),
+    ],
+)
+def test_an_answer_about_another_name_needs_more_support_than_one_in_other_words(
+    embedder: Embedder, question: str, quote: str, shown: bool
+) -> None:
+    """A time of day is no such name: 22:30 is half past ten."""
+    verdict = verify_answer(
+        question, [cite(1, quote)], [], (source(1, FAIR),), embedder, span_scorer=load_span_scorer(embedder)
+    )
+    assert verdict.supported is shown
+    assert bool(verdict.unmet) is ("Holm" not in question)
+
+
 def test_a_quote_is_judged_where_it_is_worth_most(embedder: Embedder) -> None:
     """It stands within a longer line first, and under another heading."""
     pointer = load_span_scorer(embedder)

@@ -115,6 +115,28 @@ def test_a_second_search_with_what_the_first_found(engine: AnswerEngine) -> None
     assert [citation.path.name for citation in answer.citations] == ["turbine.md", "contacts.vcf"]
 
 
+def test_a_doubtful_name_is_gone_by_where_nothing_else_answers(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/roof.md").write_text(
+        "# Slates\n\nTwo roofers have looked at the slates. Ketil would do it for 4,100 crowns, the firm from Tarn for"
+        " 5,250. We gave it to Ketil.\n"
+    )
+    (tmp_path / "docs/people.vcf").write_text(
+        "BEGIN:VCARD\nVERSION:3.0\nFN:Ketil Brandvold\nTEL:+47 555 0231\nEND:VCARD\n"
+        "BEGIN:VCARD\nVERSION:3.0\nFN:Borghild Aune\nTEL:+47 555 0890\nEND:VCARD\n"
+    )
+    opened = open_engine(Settings(data_dir=tmp_path / "data"), writer=True)
+    try:
+        corpus.index(opened, tmp_path / "docs", warm=False)
+        named = answer_of(events_of(opened, "Who got the work on the slates?"))
+        answer = answer_of(events_of(opened, "What is the phone number of the man who got the work on the slates?"))
+    finally:
+        opened.close()
+    assert named.text == "Ketil" and named.doubtful
+    assert answer.text == "+47 555 0231" and answer.doubtful
+    assert [citation.path.name for citation in answer.citations] == ["roof.md", "people.vcf"]
+
+
 def test_every_answer_says_what_it_was_made_from(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "At full flow, how many kilowatts does the turbine make?"))
     assert answer.found

@@ -25,6 +25,12 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind,
         ("In which year was it built?", AnswerKind.YEAR),
         ("How often is it cleaned?", AnswerKind.FREQUENCY),
         ("In which language is the letter?", AnswerKind.LANGUAGE),
+        ("What is Ana's address?", AnswerKind.POSTAL),
+        ("Where does Ana live?", AnswerKind.POSTAL),
+        ("What is the IP address of the printer?", None),
+        ("What is the monthly rent of the flat?", AnswerKind.NUMBER),
+        ("What is the reason for the rent?", None),
+        ("What is the price list called?", None),
         ("Why is it closed?", None),
         ("Which rooms are free?", None),
         ("What happens when it rains?", None),
@@ -89,6 +95,28 @@ def test_who_somebody_is_is_not_said_by_another_name() -> None:
     assert not misfit("Who is G. Abara?", "the new teacher", quote)
     assert not misfit("Who is Lucinda?", "Lucinda Harrow", "Present: Lucinda Harrow")
     assert not misfit("Who is the teacher?", "M. Ostrander", quote)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "quote", "fits"),
+    [
+        ("Where does Ben work?", "Ana", "Present: Ben, Ana", False),
+        ("Where does Ben work?", "Hagen's garage", "Ben works at Hagen's garage.", True),
+        ("Where is the key?", "on the hook", "The key hangs on the hook.", True),
+        ("Where is the market?", "Chapel meadow", "Market: 4 October; Place: Chapel meadow", True),
+        ("Who borrowed the drill?", "the school", "The drill was borrowed from the school.", False),
+        ("Who borrowed the drill?", "Ana", "Ana borrowed the drill from the school.", True),
+        ("When did we pay the invoice?", "1 March 2026", "Date: 1 March 2026", False),
+        ("When was the invoice issued?", "1 March 2026", "Date: 1 March 2026", True),
+        ("When did we pay the piano?", "2026-03-01", "date: 2026-03-01; payee: Ana", True),
+        ("When does the lease end?", "1 May 2024", "It is let from 1 May 2024 for five years.", False),
+        ("When does the lease begin?", "1 May 2024", "It is let from 1 May 2024 for five years.", True),
+        ("Who has more keys, Ana or Ben?", "Ana", "Ana keeps the keys.", False),
+        ("Who will bake?", "I", "I will bake.", False),
+    ],
+)
+def test_the_part_that_an_answer_plays_in_its_quote(question: str, answer: str, quote: str, fits: bool) -> None:
+    assert (misfit(question, answer, quote) == "") is fits
 
 
 def test_a_number_of_other_things_is_no_size() -> None:

@@ -40,6 +40,44 @@ FILES = {
         "From: Ana Lind <ana@yard.example>\nTo: all@yard.example\nDate: Tue, 20 Feb 2024 08:00:00 +0100\n"
         "Subject: Treasurer\n\nHello all,\n\nthe treasurer is Petra Bolt now. Please send her your receipts.\n\nAna\n"
     ),
+    "health/medication-old-2024.md": (
+        "# Medication of Mum, 11 March 2024\n\n- Levothyroxine 50 micrograms in the morning.\n"
+        "- Ramipril 5 mg at noon.\n"
+    ),
+    "health/medication.md": (
+        "# Medication of Mum, as of 2 September 2026\n\n- Levothyroxine 75 micrograms in the morning.\n"
+        "- Ramipril 5 mg at noon.\n"
+    ),
+    "care/Larkmead 2025.md": (
+        "Larkmead House\n4 March 2025\n\nthe weekly fee at Larkmead House is £1,198 from 1 April 2025.\n"
+    ),
+    "care/Larkmead 2026.md": (
+        "Larkmead House\n6 March 2026\n\nthe weekly fee at Larkmead House is £1,265 from 1 April 2026.\n"
+    ),
+    "policies/home-policy-2023.md": (
+        "Home policy, schedule of 1 September 2023\n\nExcess for escape of water: £200.\n"
+    ),
+    "policies/home-policy-2025.md": (
+        "Home policy, schedule of 1 September 2025\n\nExcess for escape of water: £250.\n"
+    ),
+    "society/minutes-2026-02-17.md": (
+        "# Minutes of 17 February 2026\n\nThe new shed was bought from Garrick Timber for £1,480.\n"
+    ),
+    "society/minutes-2026-05-12.md": (
+        "# Minutes of 12 May 2026\n\nCorrection to the minutes of 17 February: the shed costs £1,620.\n"
+    ),
+    "flat/Lease 3 Mercer Court.md": (
+        "# Tenancy agreement\n\nBetween Greta Dunmore and Priya Raman, 1 July 2022. The rent is £780 a month. The"
+        " notice period of the landlord is two months' notice.\n"
+    ),
+    "flat/Amendment 1 (2024).md": (
+        "# Amendment 1\n\nOf 3 June 2024 to the tenancy agreement for 3 Mercer Court. The rent is £825 a month from"
+        " 1 July 2024.\n"
+    ),
+    "flat/Amendment 2 (2026).md": (
+        "# Amendment 2\n\nOf 1 June 2026 to the tenancy agreement for 3 Mercer Court. The rent is £860 a month from"
+        " 1 July 2026. The notice period of the landlord becomes three months.\n"
+    ),
     "notes/plumber.txt": "Plumber\n\nTovey has a new phone number since January 2024: 0555 771 204.\n",
 }
 
@@ -58,15 +96,44 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
     opened.close()
 
 
-@pytest.mark.parametrize("question", ["What does the new bench for the yard cost?", "How much does the bench cost?"])
-def test_a_mail_that_corrects_minutes_is_shown_beside_them_as_the_newer_one(
-    engine: AnswerEngine, question: str
-) -> None:
+@pytest.mark.parametrize(
+    "question",
+    ["What does the new bench for the yard cost?", "How much does the bench cost?", "How much did the new bench cost?"],
+)
+def test_a_mail_that_corrects_minutes_answers_and_they_are_shown_beside_it(engine: AnswerEngine, question: str) -> None:
     text = printed(engine, question)
     assert "The new bench for the yard costs 280 crowns." in text
     assert "costs 310 crowns, not 280." in text
-    assert "2024-03-12-bench.eml of 12 March 2024 says something else, see [" in text
-    assert "and is newer than minutes-2024-03-05.md of 5 March 2024" in text
+    assert any(line.startswith("310") for line in text.splitlines())
+    assert "minutes-2024-03-05.md of 5 March 2024 says something else, see [" in text
+    assert "and is older than 2024-03-12-bench.eml of 12 March 2024" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What dose of levothyroxine does Mum take?", "75 micrograms"),
+        ("What is the weekly fee at Larkmead House?", "1,265"),
+        ("What is the rent for 3 Mercer Court now?", "860"),
+        ("What notice does the landlord have to give?", "three months"),
+        ("How much did the new shed cost?", "1,620"),
+    ],
+)
+def test_what_holds_is_what_the_newest_document_says(engine: AnswerEngine, question: str, answer: str) -> None:
+    text = printed(engine, question)
+    assert any(line.lstrip("£").startswith(answer) for line in text.splitlines())
+    assert "says something else, see [" in text and "read it before you rely on it" not in text
+
+
+def test_what_held_in_a_year_is_what_its_document_says(engine: AnswerEngine) -> None:
+    text = printed(engine, "What was the dose of levothyroxine in 2024?")
+    assert "50 micrograms" in text and "75 micrograms" not in text
+
+
+def test_the_newest_of_documents_with_the_label_is_named(engine: AnswerEngine) -> None:
+    text = printed(engine, "What is the excess for escape of water?")
+    assert "£200" in text and "£250" in text
+    assert "The newest is home-policy-2025.md of 1 September 2025" in text
 
 
 def test_of_two_price_lists_the_older_one_is_named(engine: AnswerEngine) -> None:
@@ -86,7 +153,8 @@ def test_without_a_date_of_both_no_document_is_called_newer(engine: AnswerEngine
 def test_an_office_that_has_passed_to_another_is_shown_with_both_names(engine: AnswerEngine) -> None:
     text = printed(engine, "Who is the treasurer?")
     assert "The treasurer is Dominic Vane." in text and "the treasurer is Petra Bolt now." in text
-    assert "newer than minutes-2023-01-10.md" in text or "older than 2024-02-20-treasurer.eml" in text
+    assert any(line.startswith("Petra Bolt") for line in text.splitlines())
+    assert "older than 2024-02-20-treasurer.eml" in text
 
 
 def test_numbers_that_begin_alike_are_two(engine: AnswerEngine) -> None:

@@ -40,6 +40,14 @@ FILES = {
     ),
     "trips/ridge-walk.md": "# Lemdal to Hovde\n13 km, 520 m of ascent, four and a half hours. Park at the sawmill.\n",
     "trips/lake-walk.md": "# Round the Tinnvatn\n9 km, 130 m of ascent, two and a half hours. Park at the church.\n",
+    "club/minutes-2026-03-05.md": (
+        "# Committee meeting, 5 March 2026\nPresent: Beata Novak, Lionel Prat, Ines Calder, Emil Sandor\n"
+        "- Members may not bring dogs into the boathouse.\n- Lionel Prat keeps the keys of the boathouse.\n"
+    ),
+    "club/piano.md": (
+        "# The hall piano\nThe grand piano in the hall was repaired by Emil Sandor on 28 April 2026 for 310 euros.\n"
+        "The projector was borrowed from the school. The office is closed on Wednesdays.\n"
+    ),
     "rules.md": "# Rules of the boathouse\nThe boathouse is not open on Mondays. The gate is locked at 21:00.\n",
     "data/payments.csv": (
         "date,payee,amount,note\n2026-05-06,Emil Sandor,-310.00,piano\n2026-07-14,Parish of Hovde,48.00,hall refund\n"
@@ -80,6 +88,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
             "The ridge walk (computed: 13 km is more than 9 km)",
         ),
         ("When was the hall refund paid?", "2026-07-14"),
+        ("When did Emil Sandor repair the piano?", "28 April 2026"),
+        ("On which day is the office closed?", "Wednesdays"),
         ("When did Rosa Lindqvist return the tent?", "2 June 2026"),
         ("Since when does Winnie Achebe have the canoe?", "3 July 2026"),
     ],
@@ -97,6 +107,11 @@ def test_the_answer_is_of_the_kind_and_sure(engine: AnswerEngine, question: str,
         "What is the deposit for the trailer?",
         "When did Winnie Achebe return the canoe?",
         "How long is the coast walk?",
+        "Who borrowed the projector?",
+        "Where does Lionel Prat work?",
+        "When did Emil Sandor tune the piano?",
+        "What did the dentist say about Lionel?",
+        "Who has more keys, Lionel Prat or Beata Novak?",
     ],
 )
 def test_what_the_documents_do_not_say_is_refused_or_doubted(engine: AnswerEngine, question: str) -> None:
@@ -107,6 +122,19 @@ def test_what_the_documents_do_not_say_is_refused_or_doubted(engine: AnswerEngin
 def test_a_negated_time_is_given_with_its_negation(engine: AnswerEngine) -> None:
     text = printed(engine, "When can the boathouse be used?")
     assert "\nnot open on Mondays" in text or "\nis not open on Mondays" in text or "may not answer" in text
+
+
+def test_what_is_closed_is_not_said_to_be_open(engine: AnswerEngine) -> None:
+    assert "closed on Wednesdays" in printed(engine, "When is the office open?").splitlines()[1]
+
+
+def test_what_somebody_says_comes_from_a_passage_that_names_them(engine: AnswerEngine) -> None:
+    assert "Members may not bring dogs" in printed(engine, "What do the minutes say about dogs?")
+
+
+def test_a_project_is_told_by_its_folder(engine: AnswerEngine) -> None:
+    text = printed(engine, "Tell me about the club project")
+    assert "minutes-2026-03-05.md" in text and "piano.md" in text and "2 files" in text
 
 
 def test_both_files_of_settings_are_quoted(engine: AnswerEngine) -> None:

@@ -31,6 +31,19 @@ def test_the_opposite(claim: str, core: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("claim", "passage"),
+    [
+        ("The cellar is unlocked at night.", "The cellar is locked at night."),
+        ("The keys are still missing.", "The keys were found under the bench."),
+        ("The path leads uphill to the mill.", "The path leads downhill to the mill."),
+    ],
+)
+def test_a_reversed_word(claim: str, passage: str) -> None:
+    assert contradicts(claim, passage, passage, [passage])
+    assert not contradicts(passage, passage, passage, [passage]) and not contradicts(claim, claim, claim, [claim])
+
+
+@pytest.mark.parametrize(
     ("claim", "core"),
     [
         ("Smoking is not permitted in the cellar.", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,4 +38,7 @@ def test_a_small_run_reports_all_three(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["--files", "60", "--rows", "400", "--vectors", "500", "--place", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert '"files": 60' in out and '"rows": 400' in out and '"vectors": 500' in out
+    assert main(["--rows", "6000", "--with-vectors", "--place", str(tmp_path)]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert facts["vector_index_mib"] > 0 and facts["first_vector_search_ms"] > 0 and facts["add_200_passages_ms"] > 0
     assert list(tmp_path.iterdir()) == []

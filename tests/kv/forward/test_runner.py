@@ -159,5 +159,8 @@ def test_a_lean_pass_has_to_prove_itself(
         raise OutOfResources("no such kernel")
 
     monkeypatch.setattr(broken.fused, "run", fails)
+    released: list[torch.device] = []
+    monkeypatch.setattr(runner, "release_unused", released.append)
     broken.prepare(PROMPT)
     assert broken.fused is None and "no such kernel" in caplog.text
+    assert released == [model.device], "its graphs would leave no room for the other pass"

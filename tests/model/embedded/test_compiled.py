@@ -211,11 +211,12 @@ def test_without_kernels_the_reader_loads_and_reads_as_before(
 @needs_kernels
 def test_torchs_own_tiles_work_on_behind_them(reader: LanguageModel) -> None:
     """Both configure the AMX tiles of a thread, and torch believes that its configuration lasts."""
-    left, right = torch.randn(64, 64).bfloat16(), torch.randn(64, 64).bfloat16()
-    expected = left @ right
-    for _ in range(3):
+    pairs = [(torch.randn(rows, 96).bfloat16(), torch.randn(96, 48).bfloat16()) for rows in (3, 21, 64)]
+    expected = [left @ right for left, right in pairs]
+    for (left, right), product in zip(pairs, expected, strict=True):
+        assert torch.equal(left @ right, product)
         passes(reader)
-        assert torch.equal(left @ right, expected)
+        assert torch.equal(left @ right, product)
 
 
 def test_doctor_says_whether_they_are_used(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +24,25 @@ BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """A command whose standard error is a terminal."""
+
+    process: subprocess.Popen[bytes]
+    stderr: int
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait(self) -> None:
+        """Read to the end."""
+        with contextlib.suppress(OSError):  # the other side is closed
+            while os.read(self.stderr, 4096):
+                pass
+        self.process.wait(60)
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """A user with an empty home, and the hub."""
 
@@ -29,16 +51,27 @@ class User:
 
     def run(self, *arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
         """Run `desk-rag models ...`; `before` is a shell command to run first in the same namespaces."""
+        command = [sys.executable, "-m", "desk_rag", "models", *arguments]
+        if before:
+            command = ["unshare", "-rm", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=120, check=False)
+
+    def start(self, *arguments: str) -> Started:
+        """Start `desk-rag models ...` with a terminal as its standard error."""
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "desk_rag", "models", *arguments]
+        process = subprocess.Popen(command, env=self._environment, stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        return Started(process, ours)
+
+    @property
+    def _environment(self) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environment |= {
+        return environment | {
             "HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.home), "HF_HUB_CACHE": str(self.home / "hub"),
             "DESK_RAG_CONFIG": str(self.home / "config.toml"), "DESK_RAG_DATA_DIR": str(self.home / "data"),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }  # fmt: skip
-        command = [sys.executable, "-m", "desk_rag", "models", *arguments]
-        if before:
-            command = ["unshare", "-rm", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +106,41 @@ def test_a_broken_connection_is_taken_up_and_said_if_it_stays_broken(user: User)
     user.hub.cut_after = BLOCK + 100_000
     broken = user.run("download", NAME, "--yes")
     assert broken.returncode == 5
-    assert "connection to the hub broke" in broken.stderr and "complete are kept" in broken.stderr
+    assert "connection to the hub broke" in broken.stderr and "what has come is kept" in broken.stderr
     assert "Traceback" not in broken.stderr and "bug" not in broken.stderr
     assert user.hub.ranges[:2] == ["", f"bytes={BLOCK}-"], "taken up where it broke"
     user.hub.ranges.clear()
     user.hub.cut_after = 0
     again = user.run("download", NAME, "--yes")
-    assert again.returncode == 0 and user.hub.ranges == [""]
+    assert again.returncode == 0 and user.hub.ranges == [f"bytes={BLOCK}-"], "goes on where it stopped"
     kept = next((user.home / "hub").rglob("model.safetensors"))
     assert kept.read_bytes() == user.hub.files["model.safetensors"]
+
+
+def test_an_interrupted_download_says_how_much_is_left_and_shows_its_progress(user: User) -> None:
+    user.hub.files["model.safetensors"] = random.Random(2).randbytes(BLOCK * 5)
+    user.hub.held_after = BLOCK * 3 + 1000
+    process = user.start("download", NAME, "--yes")
+    seen = ""
+    while "3.1 of 5.2 MB" not in seen:
+        seen += os.read(process.stderr, 4096).decode()
+    os.kill(process.pid, signal.SIGINT)
+    process.wait()  # although nothing comes from the hub
+    user.hub.go_on.set()
+    user.hub.held_after = 0
+    user.hub.ranges.clear()
+    again = user.run("download", NAME, "--yes")
+    assert again.returncode == 0, again.stderr
+    assert "2.0 MiB of it not here yet" in again.stdout and user.hub.ranges == [f"bytes={BLOCK * 3}-"]
+    left = list((user.home / "hub").rglob("*.incomplete*"))
+    assert left == [] and next((user.home / "hub").rglob("model.safetensors")).stat().st_size == BLOCK * 5
+
+
+def test_a_large_file_that_came_wrong_is_not_kept(user: User) -> None:
+    user.hub.stated_checksum = "0" * 64
+    refused = user.run("download", NAME, "--yes")
+    assert refused.returncode == 5 and "did not come as the hub has it" in refused.stderr
+    assert not list((user.home / "hub").rglob("*.incomplete*"))
 
 
 def test_a_gated_model_names_the_page_and_the_command(user: User) -> None:

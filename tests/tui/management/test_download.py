@@ -87,12 +87,12 @@ def test_a_model_is_named_offered_stopped_fetched_and_chosen(user: User) -> None
     user.see("MB")
     user.see("esc Stop")
     user.terminal.send(_ESCAPE)
-    user.see("Stopped. Files that are complete are kept; Enter goes on.")
+    user.see("Stopped. What has come is kept; Enter goes on.")
     assert user.stored() == []
     user.hub.held_after = 0
     user.hub.go_on.set()
     user.terminal.send(_ENTER)
-    user.see("of it not here yet")
+    user.see("Enter fetches it")
     user.terminal.send(_ENTER)
     user.see(f"{NAME} is chosen")
     assert user.stored()[0].read_bytes() == weights

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
+from desk_rag.answering.questions.disagreement import look_alikes
 from desk_rag.answering.questions.folder import (
     about_file,
     changes,
     compare,
     days,
     documents,
-    look_alikes,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, sums
+from desk_rag.answering.questions.folder.tables import extremes, measures, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -32,6 +32,7 @@ _WAYS: tuple[_Answering, ...] = (
     documents.answer,
     sums.answer,
     extremes.answer,
+    measures.answer,
     days.answer,
     written_by.when,
     look_alikes.by_label,

@@ -82,8 +82,8 @@ def _time_of(
     if not others:
         return
     passages, files = _passages(store, under)
-    times = [one for passage in passages for one in _times(passage, names, others)]
     order = " ".join(match["order"].lower().split())
+    times = [one for passage in passages for one in _times(passage, names, others, with_later=order == "next")]
     if order not in ("first", "earliest", "next") and match["verb"].lower() in ("was", "did"):
         times = [one for one in times if one.day <= today] or times
     days = sorted({one.day for one in times})
@@ -154,8 +154,11 @@ def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -
     return [passage for path in documents for passage in store.passages_of(path)], len(documents)
 
 
-def _times(passage: Passage, names: set[str], others: set[str]) -> Iterator[_Time]:
-    """The days of the lines of a passage that hold, with its heading and the name of its file, all that is asked."""
+def _times(passage: Passage, names: set[str], others: set[str], *, with_later: bool) -> Iterator[_Time]:
+    """The days of the lines of a passage that hold, with its heading and the name of its file, all that is asked.
+
+    With `with_later` also of lines that say when something is due.
+    """
     around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
     entries = list(events([passage]))
     for event in entries:
@@ -169,7 +172,7 @@ def _times(passage: Passage, names: set[str], others: set[str]) -> Iterator[_Tim
             not names | others <= stems | around
             or not others & stems
             or unit.startswith("From: ")
-            or _LATER.search(unit)
+            or (_LATER.search(unit) and not with_later)
         ):
             continue
         day = day_of(all_dates(unit))

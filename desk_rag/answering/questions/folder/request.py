@@ -160,7 +160,8 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
                         rf"|(?:show|give|find|open|list)\s+(?:me\s+)?)?(?:the|my|our)\s+(?:(?:{words})\s+(?:(?P<most>{_COUNT})\s+)?"
                         rf"|(?P<count>{_COUNT})\s+(?:{words})\s+)(?P<subject>.+)", re.I))
       for task, words in _ADJECTIVES.items()),
-    *((task, re.compile(rf"^(?:which|what)\s+(?P<subject>.+?)\s+(?:is|was|are|were)\s+(?:the\s+)?(?:{words})$", re.I))
+    *((task, re.compile(rf"^(?:which|what)\s+(?:(?P<most>{_COUNT})\s+)?(?P<subject>.+?)\s+(?:is|was|are|were)\s+"
+                        rf"(?:the\s+)?(?:{words})$", re.I))
       for task, words in _ADJECTIVES.items()),
     (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print|open)\s+(?:me\s+)?"
                            r"(?P<all>(?:all|every|each)\s+(?:of\s+)?)?(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),

@@ -1,6 +1,7 @@
 """Parse spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): one TABLE block per row, with its sheet and row number.
 
-Of a formula only the result is read that was saved with it. Hidden sheets are read as well.
+Of a formula only the result is read that was saved with it. Hidden sheets are read as well. Comments stand
+below the row of their cell.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
+from desk_rag.documents.parsers.office.cell_comments import CellComment, comments_by_sheet
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
 
@@ -41,7 +43,7 @@ def parse(data: bytes, most_text: int) -> Parsed:
         raise BrokenDocument("is encrypted", remedy="Save it without a password.") from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise BrokenDocument("is not a spreadsheet that can be opened (damaged?)") from error
-    builder = Builder()
+    builder, comments = Builder(), comments_by_sheet(data)
     for page, name in enumerate(names, start=1):
         try:
             sheet = workbook.get_sheet_by_name(name)
@@ -52,8 +54,11 @@ def parse(data: bytes, most_text: int) -> Parsed:
             continue  # chart sheets and macro sheets hold no cells
         if rows:
             builder.heading(1, name, page=page, opens_chunk=True)
-        adder = _RowAdder(builder, page, name if len(names) > 1 else "")
+        of_sheet = sorted(comments.get(name, ()), key=lambda comment: comment.row)
+        adder = _RowAdder(builder, page, name if len(names) > 1 else "", of_sheet)
         _add_rows(adder, rows, (first_row, (sheet.start or (0, 0))[1]), merged, most_text)
+        if rows:
+            adder.add_comments()
         if builder.exceeds(most_text):
             break
     note = _NOT_CALCULATED if _holds_uncalculated_formulas(data) else ""
@@ -68,16 +73,27 @@ class _RowAdder:
     page: int
     sheet: str
     """The sheet's name, which each row carries if there are several sheets: their rows may be alike; else ''."""
+    comments: list[CellComment]
+    """Comments of cells in rows that are still to come, the first row first."""
 
     def add(self, headers: Sequence[str], cells: Sequence[str], number: int) -> None:
         """Add row `number` as 'Sheet: name; Column: value; …'."""
         text = row_text(headers, cells)
         text = f"Sheet: {self.sheet}; {text}" if self.sheet and text else text
         self.builder.add(text, BlockKind.TABLE, Lines(number, number), self.page)
+        self.add_comments(number)
+
+    def add_comments(self, last: int | None = None) -> None:
+        """Add the comments of cells up to row `last`, by default all that are left."""
+        while self.comments and (last is None or self.comments[0].row <= last):
+            comment = self.comments.pop(0)
+            lines = Lines(comment.row or None, comment.row or None)
+            self.builder.add(str(comment), BlockKind.TABLE, lines, self.page)
 
     def add_header(self, names: Sequence[str], number: int) -> None:
         """Add the names of the columns."""
         self.builder.add("; ".join(names), BlockKind.TABLE, Lines(number, number), self.page)
+        self.add_comments(number)
 
 
 def _merged_downwards(sheet: Any) -> dict[tuple[int, int], int]:

@@ -1,1 +1,1 @@
-"""Answer questions about columns of tables: sums over rows, and the row with the most or the least."""
+"""Answer questions that compare numbers: sums over rows, the row or the document with the most or the least."""

@@ -16,6 +16,7 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
@@ -94,7 +95,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     best = (min if asked.is_least else max)(number for _, number in table.rows)
     chosen = [row for row, number in table.rows if number == best]
     cells = amounts.fields_of(chosen[0].text)
-    key = next((column for column in cells if not asked.answering or _begins(column, asked.answering)), "")
+    key = _name_column(asked, cells)
     if not key:
         return
     names = [amounts.fields_of(row.text).get(key, "") for row in chosen]
@@ -105,6 +106,15 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     text = f"{listed} (computed: the {extreme} “{table.column}” in {rows} of {clean_name(table.document.path.name)})"
     shown = show(store, chosen)
     yield from finish(store, question, text, shown, under, (began, len(table.rows), len(documents)))
+
+
+def _name_column(asked: _Asked, cells: dict[str, str]) -> str:
+    """The column that answers: the one asked for, that of the thing, or the first with words; '' if there is none."""
+    if asked.answering:
+        return next((column for column in cells if _begins(column, asked.answering)), "")
+    of_thing = next((column for column in cells if asked.thing and _begins(column, asked.thing)), "")
+    worded = (column for column, value in cells.items() if amounts.number_of(value) is None and not dates(value))
+    return of_thing or next(worded, "")
 
 
 def _asked(question: str) -> _Asked | None:

@@ -57,8 +57,11 @@ _PAYMENTS = frozenset({"amount", "betrag", "debit", "paid", "payment", "spent"})
 _READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
 """Names of tables whose numbers grow from row to row, so that they must not be added up."""
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_MONTH = re.compile(rf"\b({'|'.join(MONTHS)})\s+((?:19|20)\d\d)\b", re.I)
 _LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
 _MOST = 200
+_BEGINNING = 200
+"""Letters of a document that say of which month it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def _sum(
     if not counted or (sum_question.of_owner and len(people) > 1):
         return False
     timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
-    column, _ = Counter(cell.column.casefold() for cell in timed or counted).most_common(1)[0]
+    column = _column_asked(question, timed or counted)
     added = [cell for cell in timed if cell.column.casefold() == column]
     if sum_question.of_payee and not added:
         return False
@@ -136,6 +139,13 @@ def _sum(
     read = (began, passages, len(files))
     yield from finish(store, question, "\n".join(lines), shown, under, read, found=bool(added), support=support)
     return True
+
+
+def _column_asked(question: str, cells: Sequence[_Cell]) -> str:
+    """The column whose name has most words of the question, 'rent_received' for rent received; else that of most."""
+    words = content_stems(question)
+    counts = Counter(cell.column.casefold() for cell in cells)
+    return max(counts, key=lambda column: (len(words & content_stems(column.replace("_", " "))), counts[column]))
 
 
 def _asked(question: str, today: date) -> _Asked | None:
@@ -181,7 +191,8 @@ def _cells(passage: Passage, asked: _Asked) -> Iterator[_Cell]:
     around = frozenset(content_stems(f"{name_words(passage.path)} {passage.title}"))
     for line in passage.chunk.text.split("\n"):
         fields = amounts.fields_of(line)
-        if len(fields) < 2 or any(_OF_TOTAL.match(value) for value in fields.values()):
+        is_label = len(fields) == 1 and _is_label_of(next(iter(fields)), asked)
+        if not fields or (len(fields) < 2 and not is_label) or any(_OF_TOTAL.match(value) for value in fields.values()):
             continue
         words = frozenset(content_stems(f"{line} {passage.chunk.location.heading}"))
         for column, value in fields.items():
@@ -192,6 +203,12 @@ def _cells(passage: Passage, asked: _Asked) -> Iterator[_Cell]:
             if asked.of_money and amounts.measure_of(column, value):
                 continue
             yield _Cell(Row(passage, line.strip()), column, None if _RATE.search(column) else number, words, around)
+
+
+def _is_label_of(label: str, asked: _Asked) -> bool:
+    """True if each word of a line's label is asked for: 'Net pay' by 'the total of my net pay', on every payslip."""
+    stems = content_stems(label)
+    return len(stems) > 1 and stems <= asked.others | content_stems(asked.unit)
 
 
 def _is_of(unit: str, text: str) -> bool:
@@ -205,6 +222,11 @@ def _is_of(unit: str, text: str) -> bool:
 def _holds(period: Period, cell: _Cell) -> bool:
     """True if a date or year of the row lies in the period; without one, the year of its heading or of its file."""
     days = [day for day in all_dates(cell.row.text) if day.year]
+    if not days and _is_line(cell):
+        beginning = f"{cell.row.passage.title} {cell.row.passage.chunk.text[:_BEGINNING]}"
+        named = ((int(match[2]), match[1].casefold()) for match in _MONTH.finditer(beginning))
+        of_month = [Date(year, MONTHS.index(month) + 1, 0) for year, month in named]
+        days = (of_month or [day for day in all_dates(beginning) if day.year and day.month])[:1]
     if not days:
         fields = list(amounts.fields_of(cell.row.text).items())
         years = [value for column, value in fields if column != cell.column and (column, value) in fields[:1]
@@ -214,6 +236,11 @@ def _holds(period: Period, cell: _Cell) -> bool:
         years = [year for year in years if _YEAR.fullmatch(year)] or _YEAR.findall(labels)
         days = [Date(int(year), month, 0) for year in years for month in months]
     return any(period.holds(day) for day in days)
+
+
+def _is_line(cell: _Cell) -> bool:
+    """True for a line 'Net pay: 1,412.30', which is no row of a table."""
+    return len(amounts.fields_of(cell.row.text)) == 1
 
 
 def _doubts(asked: _Asked, added: Sequence[_Cell]) -> Iterator[str]:
@@ -238,13 +265,15 @@ def _result(asked: _Asked, added: Sequence[_Cell], counted: Sequence[_Cell]) -> 
         verb = "is" if len(counted) == 1 else "are"
         return f"No row{those} has a number of {asked.unit}; {others} of other times {verb} there."
     files = ", ".join(dict.fromkeys(clean_name(cell.row.passage.path.name) for cell in added))
-    rows = plural(len(added), "row")
+    rows, noun = plural(len(added), "line"), "line"
+    if not _is_line(added[0]):
+        rows, noun = plural(len(added), "row"), "column"
     more = f" (the first {_MOST} are shown)" if len(added) > _MOST else ""
     numbers = [cell.number for cell in added if cell.number is not None]
     paid_out = asked.of_payee and sum(numbers) < 0
     total = amounts.written([-number for number in numbers] if paid_out else numbers)
     unit = f" {asked.unit}" if any(asked.unit in group for group in amounts.UNITS) else ""
-    return f"{total}{unit} (computed: the sum of the column “{added[0].column}” in {rows} of {files}{those}{more})"
+    return f"{total}{unit} (computed: the sum of the {noun} “{added[0].column}” in {rows} of {files}{those}{more})"
 
 
 def _notes(asked: _Asked, added: Sequence[_Cell], named: Sequence[_Cell]) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Documents that answer a question differently: which is the newest, and which corrects another."""

@@ -1,0 +1,76 @@
+"""Read values out of sentences that answer one question, and tell whether two of them differ."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.evidence.short_answers import ShortAnswers
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.dates import MONTHS
+
+if TYPE_CHECKING:
+    from desk_rag.answering.evidence.span_scorer import SpanScores
+
+_SPANS = 12
+_WORD_NUMBERS = "two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+VALUE = re.compile(rf"\d|\b(?:{'|'.join(_WORD_NUMBERS)})\b", re.I)
+PERSON = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
+_TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "The", "Our", "New"})
+_NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
+CORRECTS = re.compile(
+    r"\b(?:not|no\s+longer|instead|rather\s+than|correct\w*|wrong\w*|from\s+\S+\s+to|t(?:akes?|ook)\s+over|succe(?:ed|ss)\w*)\b",
+    re.I,
+)
+_UNIT = re.compile(r"[€$£%]|[^\W\d_]{2,}")
+_NO_UNITS = frozenset(MONTHS) | frozenset(
+    """
+    at on in by from to of the and or about only now is was most least per each every until since am pm
+    mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday
+    """.split()  # noqa: SIM905
+)
+
+
+def log_odds(scores: SpanScores, text: str, unit: str) -> float:
+    """The log-odds that a sentence of a passage answers."""
+    begin = text.find(unit)
+    return scores.log_odds(begin, begin + len(unit))
+
+
+def value_in(question: str, scores: SpanScores, text: str, unit: str, pattern: re.Pattern[str]) -> str:
+    """The best short answer in a sentence, of the kind that is asked for."""
+    begin, kind, shorts = text.find(unit), kind_asked(question), ShortAnswers(question, unit)
+    for span in scores.best(begin, begin + len(unit), _SPANS):
+        offsets = shorts.whole(span.begin - begin, span.end - begin)
+        value = unit[slice(*offsets)] if offsets is not None else ""
+        if pattern.search(value) and (kind is None or is_of_kind(kind, value)):
+            return value
+    return ""
+
+
+def differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """True if two values, each with its sentence, have other numbers or names, in one unit as far as both name one."""
+    numbers = _marks(one[0]), _marks(other[0])
+    if not all(numbers) or numbers[0] <= numbers[1] or numbers[1] <= numbers[0]:
+        return False
+    for of_value, (_, sentence) in zip(numbers, (other, one), strict=True):
+        if of_value <= _marks(sentence) and not CORRECTS.search(sentence):
+            return False
+    if not any(map(VALUE.search, (one[0], other[0]))):
+        return True
+    units = [set(_UNIT.findall(value.lower())) - _NO_UNITS for value, _ in (one, other)]
+    return not all(units) or bool(units[0] & units[1])
+
+
+def _marks(text: str) -> set[str]:
+    """The numbers of a text; of one without any, its words with a capital letter."""
+    return numbers_of(text) or {word for word in PERSON.findall(text) if word not in _TITLES}
+
+
+def numbers_of(text: str) -> set[str]:
+    """The numbers of a text: '1,150' as '1150', '40.0' as '40', 'two' as '2'."""
+    plain = (re.sub(r",(?=\d{3}\b)", "", number) for number in _NUMBER.findall(text))
+    in_words = {
+        str(_WORD_NUMBERS.index(word) + 2) for word in re.findall(r"[a-z]+", text.lower()) if word in _WORD_NUMBERS
+    }
+    return in_words | {re.sub(r"\.0+$", "", number) for number in plain}

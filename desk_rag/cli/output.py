@@ -258,7 +258,7 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
         if source.copies and source.number in cited:
             remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
     if answer.not_read is not None:
-        remarks.append(f"{answer.not_read.summary}; {answer.not_read.hint}")
+        remarks.append(f"{answer.not_read.brief}; {answer.not_read.hint}")
     return [*remarks, *answer.notices]
 
 

@@ -64,7 +64,7 @@ _MOST_COMPARED = 20_000
 """Unread files whose names are compared with a question."""
 _MOST_NAMED = 3
 _MOST_KINDS = 4
-"""Kinds that a summary names; the rest are counted together."""
+"""Kinds that the brief summary names; the rest are counted together."""
 _FEWEST_LETTERS = 5
 """Letters of a name without its ending by which a question may name a file."""
 _SHORT, _FEWEST_WORDS, _MOST_OF_NAME = 2, 2, 0.6
@@ -93,11 +93,16 @@ class UnreadFiles:
     @property
     def summary(self) -> str:
         """Return '46 files not read: 25 images, 20 archives, 1 too large'."""
-        kinds = [f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds]
-        if len(kinds) > _MOST_KINDS:
-            rest = sum(count for _, count in self.kinds[_MOST_KINDS - 1 :])
-            kinds = [*kinds[: _MOST_KINDS - 1], f"{rest:,} of other kinds"]
+        kinds = (f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds)
         return f"{plural(self.files, 'file')} not read: {', '.join(kinds)}"
+
+    @property
+    def brief(self) -> str:
+        """Return the summary with the most frequent kinds alone: '46 files not read: 25 images, 21 of other kinds'."""
+        if len(self.kinds) <= _MOST_KINDS:
+            return self.summary
+        kept, others = self.kinds[: _MOST_KINDS - 1], self.kinds[_MOST_KINDS - 1 :]
+        return UnreadFiles(self.files, (*kept, ("of other kinds", sum(count for _, count in others)))).summary
 
     @property
     def hint(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import AnswerMode
 from desk_rag.cli.output import answer_json, footer
 from desk_rag.kv.loading.costs import Rates
+from desk_rag.kv.loading.load import Load
+from desk_rag.kv.payload import ChunkFile
 from desk_rag.store.kv import rates as kept_rates
 from desk_rag.store.ownership import RATES, foreign_in
 from tests.answer_world import RENT, World, an_engine, ask, loader_of
@@ -69,15 +71,25 @@ def test_a_drive_slower_than_the_model_is_left_alone_and_the_words_are_the_same(
     assert {file: file.stat().st_mtime_ns for file in kv_files(data)} == before, "nothing is written again"
 
 
-def test_full_prefill_is_taken_where_it_is_faster_and_the_answer_says_so(world: World, data: Path) -> None:
+def test_full_prefill_is_taken_where_it_is_faster_and_the_answer_says_so(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with an_engine(world, data) as engine:
         full = ask(engine, RENT, AnswerMode.FULL)
         assert (full.warm_chunks, full.read_anew_chunks) == (3, 0), "which was asked for, and is no choice"
         engine._connector.rates = replace(SLOW, prefill_seconds=1e9, whole=((512.0, 1e-6),))
         engine.forget_loaded()
+        started: list[int] = []
+        start = loader_of(engine).start
+
+        def noted(files: Sequence[ChunkFile | None], *, urgent: bool = True) -> Load:
+            started.append(len(files) if urgent else 0)
+            return start(files, urgent=urgent)
+
+        monkeypatch.setattr(loader_of(engine), "start", noted)
         read = loader_of(engine).reader.bytes_read
         answer = ask(engine, RENT)
-        assert loader_of(engine).reader.bytes_read == read, "nothing is read that is not used"
+        assert started and not any(started), "a read that has begun would hold up the pass"
         assert (answer.raw, answer.text, answer.citations) == (full.raw, full.text, full.citations)
         assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
         assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)

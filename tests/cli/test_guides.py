@@ -267,9 +267,8 @@ def test_readme_shows_what_is_printed(tmp_path: Path) -> None:
 
 
 def _measured(line: str) -> str:
-    """`line` with its durations and rates taken out."""
+    """`line` without durations, rates, and tokens: a refusal's last passage depends on the CPU's rounding."""
     line = re.sub(r"\(.*?\)", "()", line) if line.startswith("-- made from") else line
-    # The fifth passage of a refusal depends on how the CPU rounds.
     line = re.sub(r"· [\d,]+ tokens ·", "· N tokens ·", line)
     return re.sub(r"\d[\d.]* (min \d+ s|s|tokens/s)\b", "N", line)
 

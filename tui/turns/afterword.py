@@ -45,7 +45,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         if source.stale and source.number in cited
     ]
     if answer.not_read is not None:
-        lines.append(Content(f"! {answer.not_read.summary} ({answer.not_read.hint})"))
+        lines.append(Content(f"! {answer.not_read.brief} ({answer.not_read.hint})"))
     lines += [Content.assemble("! ", safe(notice, single_line=True)) for notice in answer.notices]
     return Content("\n").join(lines)
 

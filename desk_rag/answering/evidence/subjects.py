@@ -65,6 +65,8 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
         is_strict = _WHO.search(question) is not None or _OF_CONTENT.search(before) is not None
         is_strict = is_strict or kind_asked(question) is AnswerKind.TIME
         compared = near if has_length else around if is_strict else stems
+        if _AUXILIARY.search(before) and len(words) == 1:
+            continue  # 'When did the Foundation decide?'
         is_missing = bool(stems) and not any(has_stem(stem, compared) for stem in stems)
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
         if is_missing or (is_noun and _is_of_another_kind(words, place, around)):

@@ -69,6 +69,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         ("Show me the last two mails", "The 2 latest of 3 mails:\n[1] “Regatta” from Tobias Ferrer"),
         ("Which two mails are the oldest?", "The 2 oldest of 3 mails:\n[1] “Trailer” from Agnes Wroth"),
         ("Which walk is the longest?", "island-walk: 21 km (computed: the longest of 3 files with “walk” in the name)"),
+        ("Which walk is the shortest?", "lake-walk: 9 km (computed: the shortest of 3 files with “walk” in the name)"),
         ("How many walks longer than 10 km are there?", "2 (counted: longer than 10 km, of 3 files"),
         ("Which walks are shorter than 10 km?", "1 (compared: shorter than 10 km, of 3 files"),
         ("What changed between plan.txt and plan-v2.txt?", "We planted 12 raspberries and 4 currants. | We planted 15"),

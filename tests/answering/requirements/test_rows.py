@@ -121,3 +121,33 @@ LEASE = Place("Lease\nRoof: landlord\nGarden hedge: tenants\nBoiler service: ten
 def test_a_day_is_met_however_it_is_written_and_a_label_says_who_does_it(question: str, expected: str | None) -> None:
     lookup = look_up(question, [STATEMENT, LEASE])
     assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
+
+
+HEADED = Place(
+    "From: Agnes Wroth; To: Ines Calder; Date: 20 March 2026; Subject: Deposit for the trailer\nThe light is cracked.",
+    "trailer",
+    0,
+)
+WALK = Place("13 km, 520 m of ascent, four and a half hours.", "ridge-walk", 0)
+PLAN = Place("The pond must not be deeper than 60 cm.", "garden plan", 0)
+TOUR = Place("The price is £310 per singer. Please pay the first £100 to Olu.", "choir tour", 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("What is the deposit for the trailer?", None),
+        ("Who is the sender of the mail with the subject Deposit for the trailer?", None),
+        ("How long is the ridge walk?", "13 km"),
+        ("How long is the coast walk?", None),
+        ("How long is the garden plan?", None),
+        ("How much is the choir tour?", "£310"),
+        ("How heavy is the choir tour?", None),
+        ("What is in the ridge walk?", None),
+    ],
+)
+def test_the_name_of_a_file_counts_for_a_measure_and_the_head_of_a_mail_for_none(
+    question: str, expected: str | None
+) -> None:
+    lookup = look_up(question, [HEADED, WALK, PLAN, TOUR])
+    assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected

@@ -34,7 +34,7 @@ from tests.whole_files import WholeFiles
 def _one_reading() -> Iterator[None]:
     """Every question takes one reading, which is what is tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
+        patch.setattr("desk_rag.answering.questions.asking.convincing", lambda events: (yield from events))
         yield
 
 

@@ -29,7 +29,7 @@ SLOW = Rates(0.0, 1.0, 1.0, 0.0, 1e9)
 @pytest.fixture(autouse=True, scope="module")
 def _one_reading() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
+        patch.setattr("desk_rag.answering.questions.asking.convincing", lambda events: (yield from events))
         yield
 
 

@@ -44,7 +44,7 @@ CHOOSING_STAGES = ["queue", "retrieve", "choose", "load", "stitch", "prefill"]
 def _one_reading() -> Iterator[None]:
     """Every question takes one reading, which is what is tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
+        patch.setattr("desk_rag.answering.questions.asking.convincing", lambda events: (yield from events))
         yield
 
 

@@ -1,11 +1,11 @@
 """Decoding: one token after another over a long cache, our way beside stock transformers, interleaved in one run.
 
 Our way is what answers are decoded by: the pass that a `ModelRunner` gives, proved as an engine proves it before its
-first question (on a GPU the fused one with CUDA graphs, on a CPU the decode step). Keys and values in the cache are
-random, the same for every side: latency does not depend on values, and the logits of all sides are compared before
-anything is timed. Stock is the same weights in the classes of transformers as they load by default: `sdpa` attention,
-which asks torch for `enable_gqa`, with a DynamicCache (its default; concatenates the cache for every token) and with a
-StaticCache of just the length needed. Batch 1, greedy, on the CPU or an NVIDIA GPU.
+first question (on a GPU the fused one with CUDA graphs, on a CPU the compiled layers or else the decode step). Keys
+and values in the cache are random, the same for every side: latency does not depend on values, and the logits of all
+sides are compared before anything is timed. Stock is the same weights in the classes of transformers as they load by
+default: `sdpa` attention, which asks torch for `enable_gqa`, with a DynamicCache (its default; concatenates the cache
+for every token) and with a StaticCache of just the length needed. Batch 1, greedy, on the CPU or an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Na
     """Decode `options.tokens` tokens per round and side behind a random context of this length."""
     room = options.tokens + 1
     slab = shipped(model, prefill_prefix(model), context + room)
-    row = Row(context, way=_way(slab))
+    row = Row(context, way=_way(model, slab))
     decoders = _decoders(model, slab, stock, context, room)
     first = {side: _first_logits(decoder, context) for side, decoder in decoders.items()}
     reference = first[Side.DYNAMIC].float()
@@ -140,10 +140,12 @@ def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Na
     return row
 
 
-def _way(slab: ModelRunner) -> str:
-    if slab.fused is None:
-        return "the model's own pass" if slab.step is None else "the decode step"
-    return "lean pass with graphs" if slab.fused.uses_graphs else "lean pass"
+def _way(model: LanguageModel, slab: ModelRunner) -> str:
+    if slab.fused is not None:
+        return "lean pass with graphs" if slab.fused.uses_graphs else "lean pass"
+    if slab.step is not None:
+        return "the decode step"
+    return "the model's own pass" if getattr(model.module.model, "compiled", None) is None else "the compiled layers"
 
 
 def _decoders(model: LanguageModel, slab: ModelRunner, stock: Any, context: int, room: int) -> dict[Side, Decoder]:

@@ -14,6 +14,7 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import FusedPass, ModelRunner
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.rope import build_tables
+from desk_rag.model.embedded import kernels
 from desk_rag.model.packed_linear import PackedLinear, pack_linears
 from tests.models import FAMILIES, build_model
 
@@ -85,11 +86,20 @@ def test_a_rewound_side_starts_from_the_context_again() -> None:
         torch.testing.assert_close(again, first)
 
 
-def test_it_ends_in_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_it_ends_in_one_json_line(
+    compiled: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the pass that decodes: compiled layers where this CPU has kernels, else the decode step."""
+    if not compiled:
+        monkeypatch.setenv("DESK_RAG_KERNELS", "")
+    elif kernels.library() is None:
+        pytest.skip("no kernels for this CPU, or no C compiler")
     arguments = ["--contexts", "16,32", "--tokens", "1", "--rounds", "2", "--device", "cpu", "--threads", "1"]
     assert decode.main(arguments) == 0
     report = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert report["bench"] == "decode"
     assert [entry["context"] for entry in report["contexts"]] == [16, 32]
-    assert {entry["ours"] for entry in report["contexts"]} == {"the decode step"}
+    way = "the compiled layers" if compiled else "the decode step"
+    assert {entry["ours"] for entry in report["contexts"]} == {way}
     assert set(report["contexts"][0]["stock_over_ours"]) == {"ours", "dynamic", "static"}

@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -24,6 +25,10 @@ from pathlib import Path
 
 import platformdirs
 
+from desk_rag.errors import ForeignPlace
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import PROOF_BYTES, Entry, replacing, write_all
+
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "bert_kernels.c", "place_kernels.c"))
 _HEADER = Path(__file__).with_name("vectors.h")
 _REQUIRED = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
@@ -32,7 +37,8 @@ _TILES = ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16")
 _OPTIONS = ("-O3", "-shared", "-fPIC", "-std=gnu11", "-Wno-psabi", "-mprefer-vector-width=512")
 _SECONDS = 120
 """Until the compiler is given up."""
-_FILES = "kernels-*.so"
+_FILE = re.compile(r"kernels-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.so")
+"""Name of a compiled file: what it was compiled from, and the hash of its start, which proves who wrote it."""
 _VARIABLE = "DESK_RAG_KERNELS"
 _log = logging.getLogger(__name__)
 
@@ -63,17 +69,19 @@ def state() -> str:
     wanted = _feature_sets()
     if not wanted:
         return "not for this computer: they need Linux and a CPU with AVX-512 and VNNI"
-    if any((folder / _name(features)).exists() for features in wanted):
+    if any(_file(folder, _key(features)) for features in wanted):
         return "compiled for this CPU"
     return "no C compiler, so answers take longer" if compiler() is None else "compiled when a model is first loaded"
 
 
 def remove() -> None:
-    """Delete what was compiled."""
-    folder = _folder()
-    for file in () if folder is None else folder.glob(_FILES):
-        with suppress(OSError):
-            file.unlink()
+    """Delete what was compiled; files that were not written here stay."""
+    place = _folder()
+    if place is None:
+        return
+    with suppress(OSError, ForeignPlace), OwnedDirectory(place).opened() as folder:
+        for name in folder.names():
+            folder.unlink(name, _is_compiled_here)
 
 
 def compiler() -> str | None:
@@ -114,12 +122,32 @@ def _options(features: Sequence[str]) -> list[str]:
     return [*_OPTIONS, *(f"-m{_flag(name)}" for name in features)]
 
 
-def _name(features: Sequence[str]) -> str:
-    """Name of the file of kernels for a CPU with these features."""
+def _key(features: Sequence[str]) -> str:
+    """Hash of all that decides what is compiled for a CPU with these features."""
     key = hashlib.sha256(repr(_options(features)).encode())
     for file in (_HEADER, *_SOURCES):
         key.update(file.read_bytes())
-    return _FILES.replace("*", key.hexdigest()[:16])
+    return key.hexdigest()[:16]
+
+
+def _digest(start: bytes) -> str:
+    return hashlib.sha256(start).hexdigest()[:16]
+
+
+def _is_compiled_here(entry: Entry) -> bool:
+    """Return whether a file is named after its own content, as only `_compiled` names one."""
+    name = _FILE.fullmatch(entry.path.name)
+    return entry.is_file and name is not None and name["digest"] == _digest(entry.start())
+
+
+def _file(folder: Path, key: str) -> Path | None:
+    """The file that was compiled from what `key` stands for."""
+    with suppress(FileNotFoundError), OwnedDirectory(folder).opened() as opened:
+        for name in opened.names():
+            parts = _FILE.fullmatch(name)
+            if parts is not None and parts["key"] == key and _is_compiled_here(opened.entry(name)):
+                return folder / name
+    return None
 
 
 def _compiled(folder: Path, features: Sequence[str]) -> Path:
@@ -127,21 +155,26 @@ def _compiled(folder: Path, features: Sequence[str]) -> Path:
 
     Raises OSError or SubprocessError.
     """
-    file = folder / _name(features)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = folder.stat()
     if owner.st_uid != os.getuid() or owner.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(f"{folder} can be written to by others")
-    if file.exists():
+    key = _key(features)
+    file = _file(folder, key)
+    if file is not None:
         return file
     program = compiler()
     if program is None:
         raise OSError("there is no C compiler")
-    with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as beside:
-        command = [program, *_options(features), *map(str, _SOURCES), "-o", str(Path(beside, file.name))]
+    with tempfile.TemporaryDirectory(prefix="desk-rag-kernels-") as place:
+        output = Path(place, "kernels.so")
+        command = [program, *_options(features), *map(str, _SOURCES), "-o", str(output)]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-        Path(beside, file.name).replace(file)
-    return file
+        content = output.read_bytes()
+    name = f"kernels-{key}-{_digest(content[:PROOF_BYTES])}.so"
+    with OwnedDirectory(folder).opened() as opened, replacing(opened, name) as descriptor:
+        write_all(descriptor, memoryview(content))
+    return folder / name
 
 
 def _flag(capability: str) -> str:

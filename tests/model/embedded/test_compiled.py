@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -187,6 +188,27 @@ def test_it_is_compiled_once(tmp_path: Path, anew: None, monkeypatch: pytest.Mon
     assert kernels.library() is not None
     kernels.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or kernels.compiler() is None, reason="no C compiler"
+)
+def test_only_what_was_compiled_here_is_loaded_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling needs no CPU of that kind; loading does."""
+    monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
+    compiled = kernels._compiled(tmp_path, kernels._REQUIRED)
+    assert compiled.read_bytes().startswith(b"\x7fELF") and list(tmp_path.iterdir()) == [compiled]
+    monkeypatch.setenv("CC", shutil.which("false") or "false")
+    assert kernels._compiled(tmp_path, kernels._REQUIRED) == compiled, "it is compiled once"
+    others = [tmp_path / name for name in ("kernels-mine.so", f"kernels-{'0' * 16}.so", compiled.name, "thesis.md")]
+    kernels.remove()
+    assert list(tmp_path.iterdir()) == []
+    for file in others:
+        file.write_text("a person's own")
+    with pytest.raises(subprocess.CalledProcessError):
+        kernels._compiled(tmp_path, kernels._REQUIRED)
+    kernels.remove()
+    assert [file.read_text() for file in others] == ["a person's own"] * 4
 
 
 @pytest.mark.parametrize("case", ["switched off", "no compiler", "a compiler that fails", "a folder of others"])

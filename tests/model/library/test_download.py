@@ -143,6 +143,33 @@ def test_a_large_file_that_came_wrong_is_not_kept(user: User) -> None:
     assert not list((user.home / "hub").rglob("*.incomplete*"))
 
 
+@pytest.mark.parametrize("case", ["copy", "hard link"])
+def test_a_file_in_the_hubs_cache_that_was_not_begun_here_is_left_alone(user: User, case: str) -> None:
+    user.hub.files["model.safetensors"] = random.Random(3).randbytes(BLOCK * 3)
+    user.hub.held_after = BLOCK * 2 + 1000
+    process = user.start("download", NAME, "--yes")
+    seen = ""
+    while "2.1 of 3." not in seen:
+        seen += os.read(process.stderr, 4096).decode()
+    os.kill(process.pid, signal.SIGINT)
+    process.wait()
+    user.hub.go_on.set()
+    user.hub.held_after = 0
+    (part,) = (user.home / "hub").rglob("*.desk-rag.incomplete")
+    other = user.home / "thesis"
+    other.write_bytes(part.read_bytes() + b"a person's own")
+    if case == "copy":
+        shutil.copy(other, part.with_name("copy")).replace(part)
+    else:
+        part.unlink()
+        part.hardlink_to(other)
+    written, names = other.read_bytes(), sorted(path.name for path in part.parent.iterdir())
+    again = user.run("download", NAME, "--yes")
+    assert again.returncode == 0, again.stderr
+    assert user.hub.ranges[-1] == "" and other.read_bytes() == written == part.read_bytes()
+    assert set(names) < {path.name for path in part.parent.iterdir()}
+
+
 def test_a_gated_model_names_the_page_and_the_command(user: User) -> None:
     user.hub.gated = True
     refused = user.run("download", NAME, "--yes")

@@ -77,7 +77,6 @@ def test_wheel_holds_the_reader_the_samples_and_no_tests(wheel: Path) -> None:
     assert "desk_rag/_assets/pointer/pointer.safetensors" in names
     assert any(name.startswith("desk_rag/_assets/sample_docs/") for name in names)
     assert "desk_rag/_assets/guides/settings.md" in names
-    assert "desk_rag/bench/results/contexts.jsonl" in names, "`bench paper-model` reads it"
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if {"tests", "__pycache__"} & set(name.split("/"))]
     assert not [name for name in names if name.startswith("desk_rag/training/")]

@@ -1,8 +1,8 @@
 """First tokens, whole answers and joules for models of published shapes: one command, one model in memory at a time.
 
-Knows the parts and the budget; measures nothing itself. Weights and chunks are random: latency and energy do not depend
+Weights and chunks are random: latency and energy do not depend
 on the values, and nothing here says anything about quality. Every part's JSON file is written anew as soon as one more
-number is known, so that a run that is cut short keeps what it found.
+number is known, so that a run that is cut short keeps what it measured.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 
 from desk_rag.bench import load
-from desk_rag.bench.gpu_paths import first_token, goals, whole_answer
+from desk_rag.bench.gpu_paths import first_token, whole_answer
 from desk_rag.bench.gpu_paths.first_token import Case, Desk, Plans
 from desk_rag.bench.gpu_paths.whole_answer import Job
-from desk_rag.bench.harness import energy, plot, report
+from desk_rag.bench.harness import energy, report
 from desk_rag.bench.models import shapes
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.bench.models.synthetic import lengths
@@ -49,7 +49,7 @@ class Run:
     common: dict[str, object]
     began: float
     seconds: float
-    found: dict[str, dict[str, object]]
+    measured: dict[str, dict[str, object]]
 
     def left(self, share: float = 1.0) -> float:
         """Seconds until that share of the budget is spent."""
@@ -57,7 +57,7 @@ class Run:
 
     def keep(self, part: str, content: dict[str, object]) -> None:
         """Write the part's file, complete or not there."""
-        self.found[part] = content
+        self.measured[part] = content
         self.out.mkdir(parents=True, exist_ok=True)
         fresh = self.out / f"{part}.json.new"
         fresh.write_text(json.dumps(self.common | content, indent=1) + "\n", encoding="utf-8")
@@ -69,8 +69,6 @@ def main(argv: Sequence[str]) -> int:
     options = _arguments(argv)
     parts = _parts(options)
     jobs, cases = _jobs(options, parts), _cases(options)
-    if options.plot is not None:
-        plot.check(options.plot)
     common: dict[str, object] = {
         "bench": "contexts", **report.environment(), "values": "random", "spread": "min, p25, p50, p75, max",
     }  # fmt: skip
@@ -81,16 +79,14 @@ def main(argv: Sequence[str]) -> int:
             try:
                 _one_model(run, name, options, cases if name == options.shape and "ttft" in parts else [], jobs, place)
             except (DeskRagError, RuntimeError) as error:
-                if not run.found:
+                if not run.measured:
                     raise
                 # What was measured before is worth its table and its line.
                 _log.exception("%s", name)
                 common["failed"] = f"{name}: {error}"
             _free()
     _print(run)
-    if options.plot is not None and "ttft" in run.found:
-        _plot(options.plot, run.found["ttft"])
-    report.finish(common | run.found, options.results)
+    report.finish(common | run.measured, options.results)
     return 1 if "failed" in common else 0
 
 
@@ -132,7 +128,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-graphs", action="store_true", help="launch the question pass kernel by kernel")
     parser.add_argument("--no-baselines", action="store_true", help="without the published loaders")
     parser.add_argument("--dir", type=Path, help="where the files go; beside the user's caches by default")
-    parser.add_argument("--plot", type=Path, help="draw contexts and modes into this SVG file")
     parser.add_argument("--results", type=Path, help="append the JSON line to this file")
     return parser.parse_args(list(argv))
 
@@ -156,7 +151,7 @@ def _jobs(options: argparse.Namespace, parts: set[str]) -> dict[str, list[Job]]:
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
-    """One question at every context first: what the goals are about."""
+    """One question at every context first, then several at once."""
     numbers = [int(number) for number in options.questions.split(",")]
     return [Case.parse(text, number) for number in numbers for text in options.contexts.split(",")]
 
@@ -179,8 +174,8 @@ def _ttft(
 
         def keep() -> None:
             left_out = [str(case) for case in desk.left_out]
-            bars, habits = goals.verdicts(entries), {name: getattr(settings, name) for name in _HABITS}
-            run.keep("ttft", {"cases": entries, "left_out": left_out, "bars": bars, "loader": habits})
+            habits = {name: getattr(settings, name) for name in _HABITS}
+            run.keep("ttft", {"cases": entries, "left_out": left_out, "loader": habits})
 
         for entry in first_token.measure(desk, lambda left: run.left(share) / left):
             entries.append(entry)
@@ -205,7 +200,7 @@ def _whole_answers(
     tables = build_tables(model, prefix.num_tokens + tokens + 256)
     meter = energy.meter_of(model.device) if "energy" in _parts(options) else None
     weighing = 3 * options.meter_seconds * len(jobs) if meter is not None else 0.0
-    before = run.found.get("e2e", {}).get("jobs", [])
+    before = run.measured.get("e2e", {}).get("jobs", [])
     assert isinstance(before, list)
     entries: list[dict[str, object]] = list(before)
     for entry in whole_answer.measure(
@@ -214,7 +209,7 @@ def _whole_answers(
         meter_seconds=options.meter_seconds,
     ):  # fmt: skip
         entries.append(entry)
-        run.keep("e2e", {"jobs": entries, "bars": whole_answer.verdicts(entries)})
+        run.keep("e2e", {"jobs": entries})
 
 
 def _spent(run: Run) -> float:
@@ -251,18 +246,12 @@ def _logged(out: Path) -> Iterator[None]:
 
 def _print(run: Run) -> None:
     for part, key in (("ttft", "cases"), ("e2e", "jobs")):
-        content = run.found.get(part)
+        content = run.measured.get(part)
         if content is None:
             continue
         print(f"\n{part}: medians in milliseconds, and how many times faster than full prefill")
         rows = [row for entry in _listed(content, key) for row in _rows(entry)]
         print(report.table(["case", "mode", "median", "p25", "p75", "ratio", "of bound", "n"], rows))
-        bars = [
-            [str(bar["bar"]), str(bar["found"]), str(bar["wanted"]), "met" if bar["met"] else "missed"]
-            for bar in _listed(content, "bars")
-        ]
-        if bars:
-            print("\n" + report.table(["bar", "found", "wanted", ""], bars))
 
 
 def _rows(entry: dict[str, object]) -> list[list[str]]:
@@ -283,21 +272,6 @@ def _listed(content: dict[str, object], key: str) -> list[dict[str, object]]:
     part = content[key]
     assert isinstance(part, list)
     return part
-
-
-def _plot(path: Path, content: dict[str, object]) -> None:
-    points: dict[str, list[tuple[float, float]]] = {}
-    shape = ""
-    for entry in _listed(content, "cases"):
-        if entry["questions"] != 1:
-            continue
-        shape, context, modes = str(entry["shape"]), entry["context"], entry["modes"]
-        assert isinstance(modes, dict) and isinstance(context, int)
-        for name, times in modes.items():
-            points.setdefault(name, []).append((float(context), times["wall_ms"][2]))
-    lines = [plot.Line(name, tuple(values)) for name, values in points.items()]
-    title = f"Time to first token, {shape} shape, {report.machine()}"
-    plot.write(path, lines, title=title, x_name="tokens of context", y_name="ms")
 
 
 if __name__ == "__main__":

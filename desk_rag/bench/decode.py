@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, StaticCache
 
 from desk_rag.assets import assets_dir
-from desk_rag.bench.harness import report
+from desk_rag.bench.harness import clock, report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import ModelRunner
@@ -98,7 +98,7 @@ def stock_twin(model: LanguageModel) -> Any:
 
 
 def _contexts(options: argparse.Namespace, model: LanguageModel) -> list[int]:
-    """Those asked for that the model has positions for. Raises ConfigError if it has for none."""
+    """Return the requested contexts that the model has positions for. Raises ConfigError if there are none."""
     contexts = [int(context) for context in options.contexts.split(",")]
     served = [context for context in contexts if context + options.tokens + 1 <= model.spec.max_context]
     if not served:
@@ -206,17 +206,12 @@ def _decode(decoder: Decoder, context: int, tokens: int, device: torch.device) -
     """Seconds for `tokens` tokens, each read back to the host, as a stream of text needs them."""
     decoder.rewind()
     token_id = _FIRST_ID
-    _wait(device)
+    clock.synchronize(device)
     began = time.perf_counter()
     for position in range(context, context + tokens):
         token_id = int(decoder.step(token_id, position).argmax())
-    _wait(device)
+    clock.synchronize(device)
     return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -46,7 +46,7 @@ _SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 4, "num_key_value_heads": 2,
     },
 }  # fmt: skip
-"""From the models' own config.json; 'tiny' is nobody's."""
+"""Shapes from the models' own config.json; 'tiny' is for tests."""
 _WARM = 3
 """Steps that are left out of the time per step: first kernels, first allocations."""
 

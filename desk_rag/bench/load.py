@@ -1,6 +1,6 @@
-"""From files to a filled cache: our load path, the drive's own rate, and the loaders of TurboRAG and MatKV.
+"""Compare loading from files to a filled cache: ours, the drive's own rate, the loaders of TurboRAG and MatKV.
 
-Knows files, the page cache and the loader; answers nothing. Values are random, shapes are published ones. Three
+Values are random, shapes are published ones. Three
 conditions: cold (out of the page cache and out of our tiers, checksums verified), in RAM (page-locked staging, or the
 page cache for the others) and on the GPU. Baselines run in the same process, on the same chunks and drive, and both
 end with what they end with in their own code: keys and values of all chunks in one cache, rotated.
@@ -121,9 +121,9 @@ def main(argv: Sequence[str]) -> int:
             for when, rates in (("before", before), ("after", after))
         },
         "host_to_device_gb_s": copied.scaled(1e-9, 2),
-        "settings": _told(tried[0].settings),
+        "settings": _settings_json(tried[0].settings),
         "sweep": [
-            {**_told(one.settings), "cold_ms": one.cold.scaled(1e3, 2), "in_ram_ms": one.in_ram.scaled(1e3, 2)}
+            {**_settings_json(one.settings), "cold_ms": one.cold.scaled(1e3, 2), "in_ram_ms": one.in_ram.scaled(1e3, 2)}
             for one in tried
         ],
         "share_of_bound": {
@@ -237,7 +237,7 @@ def _cool(files: Files, loader: Loader) -> None:
 
 
 def _our_load(files: Files, bench: Bench, loader: Loader) -> Callable[[], None]:
-    """Only the bytes: from the files to the computing device."""
+    """Load only the bytes, from the files to the computing device."""
 
     def work() -> None:
         load = loader.start(files.ours)
@@ -249,7 +249,7 @@ def _our_load(files: Files, bench: Bench, loader: Loader) -> Callable[[], None]:
 
 
 def _our_place(files: Files, bench: Bench, loader: Loader) -> Callable[[], None]:
-    """To a filled cache: dequantised, rotated, each wave placed while the next one loads."""
+    """Load into a filled cache: dequantised, rotated, each wave placed while the next one loads."""
 
     def work() -> None:
         load = loader.start(files.ours)
@@ -328,7 +328,7 @@ def _payload(files: Files) -> int:
     return sum(file.payload for file in files.ours)
 
 
-def _told(settings: LoaderSettings) -> dict[str, int | bool]:
+def _settings_json(settings: LoaderSettings) -> dict[str, int | bool]:
     run_mib = settings.run_bytes >> 20
     return {"threads": settings.threads, "waves": settings.waves, "run_mib": run_mib, "direct": settings.direct}
 

@@ -140,11 +140,11 @@ def _answers(engine: AnswerEngine, asked: Sequence[corpus.Question], deadline: f
 
 def _make_caches(engine: AnswerEngine, prefiller: ChunkPrefiller, answer: Answer) -> None:
     """Prefill the passages of an answer, as idle time does for all."""
-    rung = engine.serving.prefix_variants.variants[0]
+    variant = engine.serving.prefix_variants.variants[0]
     for source in answer.sources:
         if not source.warm:
             chunk = PendingChunk(source.chunk_id, source.text, source.path)
-            prefiller.prefill(PrefillTask(chunk, rung, engine.serving))
+            prefiller.prefill(PrefillTask(chunk, variant, engine.serving))
 
 
 def meaning(result: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Compare the answers of full prefill with those from stitched, primed and recomputed chunk KV.
 
-Knows the command line; `evaluate` is what others call. Every mode answers the same questions over the same chunks in
+`evaluate` is for other modules. Every mode answers the same questions over the same chunks in
 the same order. Scores come with 95 % bootstrap intervals and as shares of full prefill's; beside them stand the share
 of chunk tokens that was really recomputed and the time to the first token from chunk KV in memory.
 
@@ -143,7 +143,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     how.add_argument("--modes", default="full,reordered,composite,parallel", help=modes)
     how.add_argument("--selectors", default=",".join(selectors.NAMES), help="of a bare 'recompute'")
     how.add_argument("--ratios", default="0.2", help="of a bare 'recompute'")
-    how.add_argument("--rungs", default="0,1,2,3,4", help="of primed modes: primers before a chunk, by its place")
+    how.add_argument("--rungs", default="0,1,2,3,4", help="for primed modes: numbers of filler passages before a chunk")
     how.add_argument("--shift", type=Path, help="of adapted modes: what `adapt` wrote (models/*.shift.safetensors)")
     how.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
     how.add_argument("--aux-model", default="embedded", help="of the selectors 'aux' and 'aux-strict'")
@@ -226,7 +226,7 @@ def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> AuxiliaryM
 
 
 def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[EvidenceSelector | None, Judge | None]]:
-    """By the name of how quotes are found: who chooses them and who judges them.
+    """Ways of finding quotes by name: who chooses them and who judges them.
 
     Other models than the embedded one have no choice, as in answers.
     """

@@ -1,6 +1,6 @@
 """Compare codings of chunk KV, on the reader over real text and on a Qwen2 shape with large key biases.
 
-Knows models, codings and scores; the codings themselves are in `codings`. Every coding is scored token by token over
+The codings are in `baselines.quantization_schemes`. Every coding is scored token by token over
 the answer that the model gives from the unquantised stitched cache: KL divergence of the next-token distribution and
 whether the most probable token stays the same.
 """

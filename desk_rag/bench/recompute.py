@@ -1,6 +1,6 @@
 """Time the first token with selective recompute, by ratio and selector, beside full prefill.
 
-Knows passes and clocks; judges no answer (quality has a benchmark of its own). Chunk KV lies in memory on both sides:
+Answers are judged by `bench quality`. Chunk KV lies in memory on both sides:
 full prefill starts from tokens, the others from int8 chunk KV that is stitched, chosen from and partly recomputed, all
 within the measured time; on a GPU it is laid by loader and placer, from its memory. Full prefill is run in every way
 this machine offers: ratios are given against transformers' own and against the fastest. Pieces take turns, so that all

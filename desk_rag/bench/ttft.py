@@ -90,7 +90,7 @@ class Cell:
         return report.Spread.of([sample.first_text for sample in self.samples[condition]])
 
     def text_ratios(self, condition: Condition) -> report.Spread:
-        """As `ratios`, for the first text."""
+        """Return what `ratios` does, for the first text."""
         pairs = zip(self.samples[Condition.FULL], self.samples[condition], strict=True)
         return report.Spread.of([full.first_text / cached.first_text for full, cached in pairs])
 
@@ -125,7 +125,7 @@ class Coldness:
 
     @property
     def verdict(self) -> str:
-        """For the table's foot."""
+        """Return the line below the table."""
         if self.kept == self.unknown == 0:
             return f"all {self.dropped} files were out of the page cache before they were read"
         return f"page cache: {self.dropped} files dropped, {self.kept} kept by the system, {self.unknown} unknown"

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.settings import AnswerForm
 from desk_rag.model.prompt import NO_ANSWER
 
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)\"'%])[.!?][\"')]?\s+(?=[A-Z\"'(0-9])")
@@ -99,11 +98,11 @@ def hold_out(samples: Sequence[Sample], share: float) -> tuple[list[Sample], lis
     return kept, held_out
 
 
-def target(qa: QA, form: AnswerForm) -> str:
+def target(qa: QA) -> str:
     """Return the answer the model is taught to write (see citations.py for how it is read)."""
     if qa.answer is None:
         return NO_ANSWER
-    if form is AnswerForm.PLAIN or not qa.quotes:
+    if not qa.quotes:
         return qa.answer
     lines = [f'"{quote}"' for quote in qa.quotes]
     if qa.answer.strip(". ") != qa.quotes[-1].strip(". "):

@@ -1,4 +1,4 @@
-"""Choose distractors for a context: the most similar chunks of the same data, or random ones.
+"""Choose distractors for a context: mostly similar chunks of the same data, some at random.
 
 Deterministic: the choice depends on the texts and the given random numbers only, not on earlier choices.
 """
@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from desk_rag.finetune.data import words
-from desk_rag.finetune.settings import Distract
 
 _TELLING = 24
 """Number of a text's rarest words that are compared."""
@@ -45,21 +44,21 @@ class Distractors:
         ranked = sorted(scores, key=lambda index: (-scores[index], index))
         return [index for index in ranked if self.texts[index] != text][:limit]
 
-    def draw(self, near: Sequence[str], forbidden: Sequence[str], how: Distract, rng: random.Random) -> Iterator[str]:
+    def draw(self, near: Sequence[str], forbidden: Sequence[str], rng: random.Random) -> Iterator[str]:
         """Yield different texts, none of them in `near` and none holding a text of `forbidden`, until there is none.
 
         `near` are the context's own chunks; `forbidden` its answers.
         """
         lowered = [answer.casefold() for answer in forbidden]
         seen = set(near)
-        for index in self._order(near, how, rng):
+        for index in self._order(near, rng):
             text = self.texts[index]
             if text not in seen and not any(answer in self._lowered[index] for answer in lowered):
                 seen.add(text)
                 yield text
 
-    def _order(self, near: Sequence[str], how: Distract, rng: random.Random) -> Iterator[int]:
-        alike = [index for text in near for index in self.nearest(text)] if how is Distract.WORDS else []
+    def _order(self, near: Sequence[str], rng: random.Random) -> Iterator[int]:
+        alike = [index for text in near for index in self.nearest(text)]
         rng.shuffle(alike)
         while alike:
             yield alike.pop() if rng.random() < _NEAR_SHARE else rng.randrange(len(self.texts))

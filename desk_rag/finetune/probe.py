@@ -10,7 +10,6 @@ import torch
 
 from desk_rag.finetune.masked import loss_of, to_batch
 from desk_rag.finetune.rows import Context, Island, build_island, build_row, text_island
-from desk_rag.finetune.settings import Layout
 from desk_rag.finetune.stream import RowStream
 from desk_rag.model.language_model import LanguageModel
 
@@ -51,17 +50,15 @@ def held_out_contexts(stream: RowStream, count: int, samples: int) -> list[tuple
     return pairs
 
 
-def probe(
-    model: LanguageModel, contexts: Sequence[tuple[Context, Context]], texts: Sequence[str], layout: Layout
-) -> Probe:
+def probe(model: LanguageModel, contexts: Sequence[tuple[Context, Context]], texts: Sequence[str]) -> Probe:
     """Measure a model in eval mode, as it is."""
     islands = [_windows(model, text) for text in texts]
     windows = _evenly([window for group in islands for window in group])
     nats, text = _losses(model, windows)
     return Probe(
         contexts=len(contexts),
-        independent=_losses(model, [build_island(one, layout) for one, _ in contexts])[1],
-        full=_losses(model, [build_island(other, layout) for _, other in contexts])[1],
+        independent=_losses(model, [build_island(one) for one, _ in contexts])[1],
+        full=_losses(model, [build_island(other) for _, other in contexts])[1],
         text_tokens=sum(len(window.ids) - 1 for window in windows),
         text=text,
         text_nats=nats,

@@ -2,8 +2,8 @@
 
 A chunk was prefilled right behind the shared prefix, and moving its keys moves the prefix with it as far as that chunk
 is concerned. In a row every chunk therefore stands behind its own copy of the prefix, at the positions just before it,
-which nobody else sees. A chunk whose place *is* right behind the prefix needs no copy: the first one, and all of them
-in the composite layout. Questions see the prefix, all chunks and themselves, never each other.
+which nobody else sees. The first chunk's place *is* right behind the prefix, so it needs no copy. Questions see the
+prefix, all chunks and themselves, never each other.
 (TurboRAG, arXiv 2410.07590, section 3.3, with the shared prefix of CacheClip, arXiv 2510.10129.)
 """
 
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from desk_rag.finetune.settings import Layout
 
 IS_PREFIX, IS_CHUNK, SEES_PREFIX, SEES_CHUNKS = 1, 2, 4, 8
 PADDING = -1
@@ -91,21 +89,20 @@ class _Writer:
         )
 
 
-def build_island(context: Context, layout: Layout, context_weight: float = 0.0) -> Island:
+def build_island(context: Context) -> Island:
     """Lay one context out. Positions are those of `kv.stitch.plan`."""
     writer = _Writer()
     size = len(context.prefix)
     writer.add(context.prefix, 0, 0, IS_PREFIX, [0.0] * size)
     slot = size
     for number, chunk in enumerate(context.chunks, start=1):
-        start = size if layout is Layout.COMPOSITE and not context.full else slot
         sees = SEES_PREFIX
         if context.full:
             sees |= SEES_CHUNKS
-        elif start != size:
+        elif slot != size:
             sees = 0
-            writer.add(context.prefix, start - size, number, 0, [0.0] * size)
-        writer.add(chunk, start, number, IS_CHUNK | sees, [0.0, *[context_weight] * (len(chunk) - 1)])
+            writer.add(context.prefix, slot - size, number, 0, [0.0] * size)
+        writer.add(chunk, slot, number, IS_CHUNK | sees, [0.0] * len(chunk))
         slot += len(chunk)
     for number, asked in enumerate(context.asked, start=len(context.chunks) + 1):
         weights = [*[0.0] * len(asked.question), *[1.0] * len(asked.answer)]
@@ -120,9 +117,9 @@ def text_island(ids: Sequence[int]) -> Island:
     return writer.island()
 
 
-def island_length(context: Context, layout: Layout) -> int:
-    """Tokens of `build_island(context, layout)`."""
-    copied = 0 if context.full or layout is Layout.COMPOSITE else max(0, len(context.chunks) - 1)
+def island_length(context: Context) -> int:
+    """Tokens of `build_island(context)`."""
+    copied = 0 if context.full else max(0, len(context.chunks) - 1)
     question_tokens = sum(len(one.question) + len(one.answer) for one in context.asked)
     return len(context.prefix) * (1 + copied) + sum(map(len, context.chunks)) + question_tokens
 

@@ -22,11 +22,10 @@ from desk_rag.finetune.checkpoint import Checkpoints, RunIdentity, Standing
 from desk_rag.finetune.data import Sample, digest, hold_out
 from desk_rag.finetune.export import export, would_be_replaced
 from desk_rag.finetune.probe import Probe, change_error, change_percent, held_out_contexts, probe
-from desk_rag.finetune.settings import Layout, Method, TrainSettings
+from desk_rag.finetune.settings import Method, TrainSettings
 from desk_rag.finetune.stream import Place, RowStream
 from desk_rag.finetune.trainable import make_trainable
 from desk_rag.finetune.trainer import AnswerLoss, Outcome, TrainProgress, train
-from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model import adapters, packed_linear, weights
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import PRODUCER, load_model
@@ -116,11 +115,6 @@ def run(
             remedy="Take the safetensors of the same model: a directory, or ORG/NAME with --download.",
         )
     model = load_model(task.model, pack=False)
-    if task.train.layout is not Layout.REORDERED and has_sliding_layers(model):
-        raise UnsupportedModel(
-            f"'{task.train.layout.value}' positions are not exact for models with sliding layers.",
-            remedy="Leave --positions out.",
-        )
     trained, held_out = hold_out(task.samples, task.held_out)
     stream = RowStream(
         trained, model.prompt, task.train, max_context=model.spec.max_context, replay=task.replay
@@ -183,7 +177,7 @@ class _Measure:
         if self._held and task.eval_contexts:
             stream = RowStream(self._held, model.prompt, task.train, max_context=model.spec.max_context)
             pairs = held_out_contexts(stream, task.eval_contexts, len(self._held))
-        probed = probe(model, pairs, task.general, task.train.layout)
+        probed = probe(model, pairs, task.general)
         judged = {}
         if self._evaluate is not None and self._held and task.eval_contexts:
             # Drawn, because files often have their kinds of questions one after the other.

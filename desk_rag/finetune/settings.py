@@ -13,6 +13,10 @@ REPLAY_SHARE = 0.15
 
 All tokens of such a row count in the loss, but only the answers of the other rows (about an eighth of their tokens).
 """
+_WARMUP = 0.05
+"""Share of the steps in which the learning rate rises to its peak."""
+_LOWEST = 0.05
+"""Share of the peak learning rate below which it does not fall."""
 
 
 class Method(Enum):
@@ -22,38 +26,6 @@ class Method(Enum):
     """Low-rank adapters on every linear layer (arXiv 2106.09685); over nf4 weights this is QLoRA (arXiv 2305.14314)."""
     FULL = "full"
     """All weights, kept in fp32 while training."""
-
-
-class Schedule(Enum):
-    """Course of the learning rate after the warm-up."""
-
-    COSINE = "cosine"
-    WSD = "wsd"
-    """Constant, then linear decay over the last `decay` of the steps (arXiv 2404.06395)."""
-
-
-class Distract(Enum):
-    """Choice of chunks that do not hold the answer."""
-
-    WORDS = "words"
-    """Mostly chunks of the same data that share the rarest words, some at random."""
-    RANDOM = "random"
-
-
-class Layout(Enum):
-    """Positions of the chunks of an independent context (see `bench/baselines/positions`)."""
-
-    REORDERED = "reordered"
-    COMPOSITE = "composite"
-
-
-class AnswerForm(Enum):
-    """Answers the model is taught to write."""
-
-    QUOTED = "quoted"
-    """Lines copied from the chunks in double quotes, then the short answer: what the prompt asks for."""
-    PLAIN = "plain"
-    """The short answer alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +41,19 @@ class TrainSettings:
     row_tokens: int = 2048
     """Length of a row; several contexts share one where they fit."""
     lora_rank: int = 16
-    lora_alpha: int = 32
     lora_dropout: float = 0.0
     learning_rate: float = 0.0
     """0 means 2e-4 for LoRA and 2e-5 for all weights, as is usual from a billion parameters on."""
-    schedule: Schedule = Schedule.COSINE
-    warmup: float = 0.05
-    decay: float = 0.3
-    lowest: float = 0.05
-    """Share of the peak learning rate at the end of the schedule."""
-    clip: float = 1.0
-    weight_decay: float = 0.0
     full_share: float = 0.3
     """Share of contexts read with full attention, so that one model serves both ways."""
-    layout: Layout = Layout.REORDERED
     refuse_share: float = 0.1
     """Share of contexts without the answering chunks, to which the right answer is a refusal."""
     distractors: int = 4
     """Maximum number of other chunks added to a context."""
-    distract: Distract = Distract.WORDS
     questions: int = 8
     """Maximum number of questions per context; they do not attend to each other."""
-    context_weight: float = 0.0
-    """Loss weight of the chunks' own tokens; that of answers is 1."""
     replay_share: float = 0.0
     """Share of rows of plain text, against forgetting; see `REPLAY_SHARE`."""
-    answers: AnswerForm = AnswerForm.QUOTED
     checkpointing: bool = False
     """Recompute activations in the backward pass: half the speed for a fraction of the memory."""
     save_every: int = 50
@@ -108,11 +67,9 @@ class TrainSettings:
                 f"{self.rows_per_step} rows a step cannot be split into batches of {self.rows_at_once}.",
                 remedy="Give --rows-at-once a divisor of --rows.",
             )
-        if self.questions < 1 or self.distractors < 0 or self.clip <= 0:
-            raise ConfigError("questions must be at least 1, distractors at least 0, clip above 0.")
-        if self.learning_rate < 0 or self.context_weight < 0:
-            raise ConfigError("learning rate and context weight must not be negative.")
-        for name in ("full_share", "refuse_share", "replay_share", "warmup", "decay", "lowest", "lora_dropout"):
+        if self.questions < 1 or self.distractors < 0 or self.learning_rate < 0:
+            raise ConfigError("questions must be at least 1; distractors and learning rate must not be negative.")
+        for name in ("full_share", "refuse_share", "replay_share", "lora_dropout"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"'{name}' is {getattr(self, name)}; it must be between 0 and 1.")
 
@@ -127,16 +84,9 @@ class TrainSettings:
 
 
 def rate_at(settings: TrainSettings, step: int) -> float:
-    """Return the learning rate of step 0 .. steps - 1."""
-    warm = max(1, round(settings.warmup * settings.steps))
+    """Return the learning rate of step 0 .. steps - 1: a linear warm-up, then a cosine."""
+    warm = max(1, round(_WARMUP * settings.steps))
     if step < warm:
         return settings.peak * (step + 1) / warm
-    return settings.peak * max(settings.lowest, _share_left(settings, step, warm))
-
-
-def _share_left(settings: TrainSettings, step: int, warm: int) -> float:
-    left = max(1, settings.steps - warm)
-    if settings.schedule is Schedule.COSINE:
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / left))
-    falling = max(1, round(settings.decay * settings.steps))
-    return min(1.0, (settings.steps - step) / falling)
+    progress = (step - warm) / max(1, settings.steps - warm)
+    return settings.peak * max(_LOWEST, 0.5 * (1 + math.cos(math.pi * progress)))

@@ -126,25 +126,25 @@ class RowStream:
 
     def _fits(self, context: Context) -> bool:
         return (
-            island_length(context, self._settings.layout) <= self._settings.row_tokens
+            island_length(context) <= self._settings.row_tokens
             and positions_needed(context) <= self._positions
         )
 
     def _distractors(self, sample: Sample, answers: Sequence[str], rng: random.Random) -> list[tuple[int, ...]]:
         wanted = rng.randint(min(1, self._settings.distractors), self._settings.distractors)
-        drawn = self._pool.draw(sample.chunks, answers, self._settings.distract, rng)
+        drawn = self._pool.draw(sample.chunks, answers, rng)
         return [self._chunk(text) for _, text in zip(range(wanted), drawn, strict=False)]
 
     def _chunk(self, text: str) -> tuple[int, ...]:
         return tuple(self._prompt.chunk_ids(text))
 
     def _asked(self, qa: QA) -> Asked:
-        answer = self._prompt.answer_ids(target(qa, self._settings.answers))
+        answer = self._prompt.answer_ids(target(qa))
         return Asked(tuple(self._prompt.question_ids(qa.question)), tuple(answer))
 
     def _island(self, epoch: int, at: int) -> Island | None:
         context = self.context(epoch, at)
-        return None if context is None else build_island(context, self._settings.layout, self._settings.context_weight)
+        return None if context is None else build_island(context)
 
     def _text_row(self, rng: random.Random) -> Row:
         ids: list[int] = []

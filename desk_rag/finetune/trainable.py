@@ -45,7 +45,7 @@ def make_trainable(model: LanguageModel, settings: TrainSettings) -> Trainable:
         peft = require_peft()
         config = peft.LoraConfig(
             r=settings.lora_rank,
-            lora_alpha=settings.lora_alpha,
+            lora_alpha=2 * settings.lora_rank,
             lora_dropout=settings.lora_dropout,
             target_modules="all-linear",
             task_type="CAUSAL_LM",

@@ -23,6 +23,8 @@ from desk_rag.finetune.stream import Place
 from desk_rag.finetune.trainable import Trainable
 
 _MIB = 1024**2
+_CLIP = 1.0
+"""Largest norm of the gradient."""
 RowT = TypeVar("RowT")
 RowT_co = TypeVar("RowT_co", covariant=True)
 RowT_contra = TypeVar("RowT_contra", contravariant=True)
@@ -169,7 +171,7 @@ class _Feeder(Generic[RowT]):
 
 def _optimizer(trainable: Trainable, settings: TrainSettings) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        list(trainable.parameters.values()), lr=settings.peak, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+        list(trainable.parameters.values()), lr=settings.peak, betas=(0.9, 0.95), weight_decay=0.0
     )
 
 
@@ -189,7 +191,7 @@ def _step(
             torch.autograd.backward(loss.total / weight)
             total += loss.total.detach()
     mean = float(total) / max(weight, 1e-9)
-    norm = float(torch.nn.utils.clip_grad_norm_(trainable.parameters.values(), settings.clip))
+    norm = float(torch.nn.utils.clip_grad_norm_(trainable.parameters.values(), _CLIP))
     # Before the step: a gradient that is no number would go into the weights, and from there into a checkpoint.
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise DeskRagError(

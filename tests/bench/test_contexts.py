@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -144,8 +143,7 @@ def test_the_command_writes_every_part_and_one_line(tmp_path: Path, capsys: pyte
         "--shape tiny --contexts 150+9,70+5 --questions 1,2 --chunk 64 --prefix 12 --jobs tiny=70+5+4:1,2 --big-mib 16 "
         "--seconds 1 --threads 2"
     )
-    drawn = tmp_path / "first.svg"
-    files = ["--out", str(tmp_path / "out"), "--dir", str(tmp_path / "place"), "--plot", str(drawn)]
+    files = ["--out", str(tmp_path / "out"), "--dir", str(tmp_path / "place")]
     assert contexts.main([*options.split(), *files]) == 0
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     parts = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("ttft", "e2e")}
@@ -159,8 +157,6 @@ def test_the_command_writes_every_part_and_one_line(tmp_path: Path, capsys: pyte
     assert done == 4
     assert [job["batch"] for job in parts["e2e"]["jobs"]] == [1, 2]
     assert whole_answer.COLD in parts["e2e"]["jobs"][1]["ratio_to_full_prefill"]
-    assert {bar["met"] for bar in parts["e2e"]["bars"]} <= {True, False} and parts["e2e"]["bars"]
-    assert ElementTree.parse(drawn).getroot().tag.endswith("svg")
     assert not list((tmp_path / "place").iterdir())
     assert "files written" in (tmp_path / "out" / "log.txt").read_text()
 
@@ -172,7 +168,6 @@ def test_the_command_writes_every_part_and_one_line(tmp_path: Path, capsys: pyte
         (["--contexts", "many"], "many"),
         (["--parts", "ttft,speed"], "speed"),
         (["--jobs", "tiny=20"], "20"),
-        (["--plot", "plot.png"], "plot.svg"),
         (["--shape", "llama-3.1-70b"], "smaller"),
         (["--shape", "tiny", "--most-mib", "0", "--parts", "ttft"], "--most-mib"),
     ],

@@ -491,7 +491,7 @@ def test_finetune_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> Non
 def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "bench", "--help")
     assert shown.code == 0 and "\n  ttft         Time to first token and first text: " in shown.out
-    assert {"load", "paper-model", "quality"} <= set(benchmarks())
+    assert {"load", "llama-cpp", "quality"} <= set(benchmarks())
     assert "clock" not in benchmarks(), "a module without main(argv) is none"
 
 

@@ -24,7 +24,7 @@ from desk_rag.finetune.auxiliary.stream import LabelledStream
 from desk_rag.finetune.data import QA, Sample, save_samples
 from desk_rag.finetune.masked import to_batch
 from desk_rag.finetune.rows import Asked, Context, build_island, build_row
-from desk_rag.finetune.settings import Layout, Method, TrainSettings
+from desk_rag.finetune.settings import Method, TrainSettings
 from desk_rag.finetune.stream import Place
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.positions import plan
@@ -73,7 +73,7 @@ def test_recorded_attention_is_that_of_a_pass_over_a_cache(name: str) -> None:
     chunks = [prompt.chunk_ids(text) for text in TEXTS]
     question = prompt.question_ids(READING.questions[0])
     context = Context(tuple(prompt.prefix_ids), tuple(map(tuple, chunks)), (Asked(tuple(question), ()),), True)
-    island = build_island(context, Layout.REORDERED)
+    island = build_island(context)
     batch = to_batch([build_row([island], len(island.ids) + 3)], model.device)
     before = model.module.config._attn_implementation
     recorded = question_attention(model.module, batch, layers)[0]

@@ -16,7 +16,7 @@ from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune import run as run_module
 from desk_rag.finetune.data import QA, Sample, load_samples
-from desk_rag.finetune.settings import REPLAY_SHARE, Distract
+from desk_rag.finetune.settings import REPLAY_SHARE
 from desk_rag.ingest.pipeline import sync_folder
 from desk_rag.store.store import Store
 from tests.models import byte_prompt
@@ -92,7 +92,7 @@ def test_the_options_are_told(settings: Settings, capsys: pytest.CaptureFixture[
         finetune(settings, ["--help"])
     assert done.value.code == 0
     shown = capsys.readouterr().out
-    assert all(option in shown for option in ("--data", "--folder", "--lora", "--full", "--resume", "--positions"))
+    assert all(option in shown for option in ("--data", "--folder", "--lora", "--full", "--resume"))
 
 
 def test_text_is_replayed_where_there_is_some() -> None:
@@ -110,7 +110,7 @@ def test_held_out_questions_go_to_the_harness_among_other_chunks() -> None:
         for number in range(12)
     ]
     samples.append(Sample(("It rained.",), (QA("Who won?", None),)))
-    judged = [Judged(**one, task="held out") for one in judged_questions(samples, 3, Distract.WORDS, seed=1)]
+    judged = [Judged(**one, task="held out") for one in judged_questions(samples, 3, seed=1)]
     assert [len(one.contexts) for one in judged] == [4] * 13
     for one in judged[:-1]:
         assert one.gold is not None

@@ -13,7 +13,6 @@ from desk_rag.errors import ConfigError
 from desk_rag.finetune.data import QA, Sample, digest, evidence, hold_out, load_samples, save_samples, target
 from desk_rag.finetune.distract import Distractors
 from desk_rag.finetune.rules import FolderChunk, make_samples
-from desk_rag.finetune.settings import AnswerForm, Distract
 from desk_rag.model.prompt import NO_ANSWER
 
 BOILER = (
@@ -60,11 +59,10 @@ def test_the_projects_forms(tmp_path: Path) -> None:
         ("red", ("The door is red.",)),
         (None, ()),
     ]
-    assert target(shed.qas[0], AnswerForm.QUOTED) == '"The code is 58213."\n58213'
-    assert target(shed.qas[0], AnswerForm.PLAIN) == "58213"
-    assert target(shed.qas[2], AnswerForm.QUOTED) == target(shed.qas[2], AnswerForm.PLAIN) == NO_ANSWER
-    assert target(onyx.qas[0], AnswerForm.QUOTED) == '"Ana leads Onyx."\n"Ana sits in Graz."\nGraz'
-    assert target(QA("?", "It rained.", ("It rained",)), AnswerForm.QUOTED) == '"It rained"'
+    assert target(shed.qas[0]) == '"The code is 58213."\n58213'
+    assert target(shed.qas[2]) == NO_ANSWER
+    assert target(onyx.qas[0]) == '"Ana leads Onyx."\n"Ana sits in Graz."\nGraz'
+    assert target(QA("?", "It rained.", ("It rained",))) == '"It rained"'
 
 
 @pytest.mark.parametrize(
@@ -108,11 +106,11 @@ def test_distractors_look_alike_and_do_not_answer() -> None:
     near = ["The boiler valve is yellow", "A boiler valve was bought", "The boiler valve costs 40 euro"]
     pool = Distractors([*texts, *near])
     assert {pool.texts[index] for index in pool.nearest(near[0])[:2]} == {near[1], near[2]}
-    drawn = list(pool.draw([near[0]], ["40 EURO"], Distract.WORDS, random.Random(1)))
+    drawn = list(pool.draw([near[0]], ["40 EURO"], random.Random(1)))
     assert near[0] not in drawn and near[2] not in drawn and len(drawn) == len(set(drawn)) > 30
     assert near[1] in drawn[:6]
-    again = list(pool.draw([near[0]], ["40 EURO"], Distract.WORDS, random.Random(1)))
-    other = list(pool.draw([near[0]], ["40 EURO"], Distract.RANDOM, random.Random(1)))
+    again = list(pool.draw([near[0]], ["40 EURO"], random.Random(1)))
+    other = list(pool.draw([near[0]], ["40 EURO"], random.Random(2)))
     assert again == drawn != other
 
 

@@ -12,7 +12,7 @@ from desk_rag.config import ModelSettings
 from desk_rag.finetune.masked import hidden_of, loss_of, to_batch
 from desk_rag.finetune.rows import build_island, build_row
 from desk_rag.finetune.run import Task, load_result, run
-from desk_rag.finetune.settings import Layout, Method
+from desk_rag.finetune.settings import Method
 from desk_rag.kv.cache import SlabCache
 from desk_rag.model.loading import load_model
 from tests.finetune.conftest import SHED, TOY
@@ -45,7 +45,7 @@ def test_gradients_of_the_fused_kernels_are_those_of_plain_attention(tiny_dir: P
     model = load_model(ModelSettings(name=str(tiny_dir), device="cuda"))
     model.module.float()
     context = context_of(model, full=False)
-    batch = to_batch([build_row([build_island(context, Layout.REORDERED)], 512)], model.device)
+    batch = to_batch([build_row([build_island(context)], 512)], model.device)
     weight = model.module.model.layers[0].self_attn.k_proj.weight.requires_grad_(True)
     (fused,) = torch.autograd.grad(loss_of(model.module, batch).total, weight)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag.bench.baselines.positions import Overlapping, overlapping_plan
 from desk_rag.finetune.masked import hidden_of, logits_of, loss_of, to_batch, visibility
 from desk_rag.finetune.rows import (
     Asked,
@@ -17,7 +16,6 @@ from desk_rag.finetune.rows import (
     positions_needed,
     text_island,
 )
-from desk_rag.finetune.settings import Layout
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
@@ -41,16 +39,12 @@ def context_of(model: LanguageModel, *, full: bool) -> Context:
     )
 
 
-def stitched_logits(
-    model: LanguageModel, context: Context, asked: Asked, scheme: Overlapping | None = None
-) -> torch.Tensor:
+def stitched_logits(model: LanguageModel, context: Context, asked: Asked) -> torch.Tensor:
     """Logits of question and answer over unquantised chunk KV, as the product computes them."""
     prefix = prefill_prefix(model)
     chunks = [keep_exact(prefill_chunk(model, prefix, chunk)) for chunk in context.chunks]
     lengths = [len(chunk) for chunk in context.chunks]
     chosen = plan(prefix.num_tokens, lengths)
-    if scheme is not None:
-        chosen = overlapping_plan(model, prefix.num_tokens, lengths, scheme)
     ids = torch.tensor([*asked.question, *asked.answer])
     size = chosen.next_position + len(ids)
     cache = SlabCache(model, size)
@@ -65,10 +59,10 @@ def plain_logits(model: LanguageModel, context: Context, asked: Asked) -> torch.
     return model.forward_all(ids, SlabCache(model, len(ids)), 0)[len(before) :]
 
 
-def row_logits(model: LanguageModel, context: Context, layout: Layout, before: tuple[Island, ...] = ()) -> torch.Tensor:
+def row_logits(model: LanguageModel, context: Context, before: tuple[Island, ...] = ()) -> torch.Tensor:
     """Logits of all question and answer tokens in a padded row in which other islands may stand first."""
-    island = build_island(context, layout)
-    assert len(island.ids) == island_length(context, layout)
+    island = build_island(context)
+    assert len(island.ids) == island_length(context)
     ahead = sum(len(other.ids) for other in before)
     row = build_row([*before, island], ahead + len(island.ids) + 7)
     learned = sum(len(one.question) + len(one.answer) for one in context.asked)
@@ -90,20 +84,11 @@ def test_rows_compute_what_is_served(family: Family) -> None:
     independent, full = context_of(model, full=False), context_of(model, full=True)
     served = [stitched_logits(model, independent, asked) for asked in independent.asked]
     plain = [plain_logits(model, full, asked) for asked in full.asked]
-    got = row_logits(model, independent, Layout.REORDERED)
-    got_full = row_logits(model, full, Layout.REORDERED)
+    got = row_logits(model, independent)
+    got_full = row_logits(model, full)
     assert check(got, served) < 2e-4
     assert check(got_full, plain) < 2e-4
     assert check(got, plain) > 0.05, "the two kinds of attention must differ, or the rest shows nothing"
-
-
-def test_composite_rows_compute_what_composite_stitching_does() -> None:
-    model = build_model(next(family for family in FAMILIES if family.name == "qwen3"))
-    context = context_of(model, full=False)
-    served = [stitched_logits(model, context, asked, Overlapping.COMPOSITE) for asked in context.asked]
-    got = row_logits(model, context, Layout.COMPOSITE)
-    assert check(got, served) < 2e-4
-    assert check(row_logits(model, context, Layout.REORDERED), served) > 0.05
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma3"])
@@ -111,16 +96,16 @@ def test_what_else_stands_in_the_row_changes_nothing(name: str) -> None:
     model = build_model(next(family for family in FAMILIES if family.name == name))
     assert has_sliding_layers(model) == (name == "gemma3")
     context = context_of(model, full=False)
-    others = (build_island(context_of(model, full=True), Layout.REORDERED), text_island(list(range(5, 45))))
-    alone = row_logits(model, context, Layout.REORDERED)
-    among = row_logits(model, context, Layout.REORDERED, others)
+    others = (build_island(context_of(model, full=True)), text_island(list(range(5, 45))))
+    alone = row_logits(model, context)
+    among = row_logits(model, context, others)
     assert check(among, [alone]) < 2e-4
 
 
 def test_who_sees_whom() -> None:
     questions = (Asked((50,), (51, 52)), Asked((60,), (61,)))
     context = Context((1, 2), ((10, 11), (20,)), questions, full=False)
-    island = build_island(context, Layout.REORDERED)
+    island = build_island(context)
     assert island.ids == (1, 2, 10, 11, 1, 2, 20, 50, 51, 52, 60, 61)
     assert island.positions == (0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 5, 6)
     assert island.weights == (0,) * 8 + (1, 1, 0, 1)
@@ -141,7 +126,7 @@ def test_who_sees_whom() -> None:
 def test_the_loss_is_that_of_the_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model(next(family for family in FAMILIES if family.name == "gemma2"))
     contexts = [context_of(model, full=full) for full in (False, True)]
-    islands = [build_island(context, Layout.REORDERED) for context in contexts]
+    islands = [build_island(context) for context in contexts]
     batch = to_batch([build_row([island], 600) for island in islands], model.device)
     expected, count = 0.0, 0
     for context, island in zip(contexts, islands, strict=True):
@@ -149,7 +134,7 @@ def test_the_loss_is_that_of_the_answers_alone(monkeypatch: pytest.MonkeyPatch) 
             lengths = [len(one.question) + len(one.answer) for one in context.asked]
             question_start = len(island.ids) - sum(lengths)
             question_start += 0 if asked is context.asked[0] else lengths[0]
-            logits = row_logits(model, context, Layout.REORDERED)
+            logits = row_logits(model, context)
             start = question_start - (len(island.ids) - logits.shape[0]) + len(asked.question)
             chances = logits[start - 1 : start - 1 + len(asked.answer)].log_softmax(-1)
             expected -= float(chances[torch.arange(len(asked.answer)), list(asked.answer)].sum())

@@ -13,7 +13,6 @@ from desk_rag.config import ModelSettings
 from desk_rag.finetune import probe as probe_module
 from desk_rag.finetune.probe import change_error, probe
 from desk_rag.finetune.run import Report
-from desk_rag.finetune.settings import Layout
 from desk_rag.model.loading import load_model
 
 ONE, OTHER = "The lamp of the harbour was lit at dusk. " * 60, "Potatoes keep best in sand, in the dark. " * 60
@@ -21,14 +20,14 @@ ONE, OTHER = "The lamp of the harbour was lit at dusk. " * 60, "Potatoes keep be
 
 def test_windows_come_from_all_texts_and_give_the_mean(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(ModelSettings(name=str(tiny_dir), device="cpu", threads=1))
-    whole = probe(model, (), (ONE, OTHER), Layout.REORDERED)
+    whole = probe(model, (), (ONE, OTHER))
     assert whole.text is not None and len(whole.text_nats) > 4
     assert sum(whole.text_nats) / whole.text_tokens == pytest.approx(whole.text, rel=1e-6)
     monkeypatch.setattr(probe_module, "_MOST_WINDOWS", 2)
-    drawn = probe(model, (), (ONE, OTHER), Layout.REORDERED)
+    drawn = probe(model, (), (ONE, OTHER))
     middle = len(whole.text_nats) // 2
     assert drawn.text_nats == pytest.approx((whole.text_nats[0], whole.text_nats[middle]), rel=1e-4)
-    assert probe(model, (), (OTHER,), Layout.REORDERED).text_nats[0] == pytest.approx(drawn.text_nats[1], rel=1e-4)
+    assert probe(model, (), (OTHER,)).text_nats[0] == pytest.approx(drawn.text_nats[1], rel=1e-4)
 
 
 def test_the_interval_is_that_of_drawing_the_windows_again() -> None:

@@ -16,7 +16,7 @@ from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound
 from desk_rag.finetune import run as run_module
 from desk_rag.finetune.run import CHECKPOINTS, Report, Task, load_result, run
-from desk_rag.finetune.settings import Method, Schedule, TrainSettings, rate_at
+from desk_rag.finetune.settings import Method, TrainSettings, rate_at
 from desk_rag.finetune.trainable import Trainable
 from desk_rag.finetune.trainer import TrainProgress
 from desk_rag.kv.cache import SlabCache
@@ -211,7 +211,7 @@ def test_an_adapter_that_is_damaged_or_holds_no_numbers_is_refused(tiny_dir: Pat
 
 
 def test_activations_computed_twice_and_rows_side_by_side_change_nothing(tiny_dir: Path, tmp_path: Path) -> None:
-    plain = replace(QUICK, method=Method.LORA, steps=2, rows_per_step=2, weight_decay=0.1)
+    plain = replace(QUICK, method=Method.LORA, steps=2, rows_per_step=2)
     variants = {"plain": plain, "twice": replace(plain, checkpointing=True), "both": replace(plain, rows_at_once=2)}
     for name, settings in variants.items():
         train(task(tiny_dir, tmp_path / name, settings))
@@ -223,10 +223,7 @@ def test_activations_computed_twice_and_rows_side_by_side_change_nothing(tiny_di
 
 
 def test_the_learning_rate_warms_up_and_goes_down() -> None:
-    cosine = TrainSettings(steps=100, learning_rate=1.0, warmup=0.1, lowest=0.05)
-    rates = [rate_at(cosine, step) for step in range(100)]
+    settings = TrainSettings(steps=200, learning_rate=1.0)
+    rates = [rate_at(settings, step) for step in range(200)]
     assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
-    assert rates[10:] == sorted(rates[10:], reverse=True) and rates[55] == pytest.approx(0.5) and rates[-1] == 0.05
-    wsd = replace(cosine, schedule=Schedule.WSD, decay=0.3)
-    assert {rate_at(wsd, step) for step in range(10, 71)} == {1.0}
-    assert rate_at(wsd, 85) == pytest.approx(0.5) and rate_at(wsd, 99) == 0.05
+    assert rates[10:] == sorted(rates[10:], reverse=True) and rates[105] == pytest.approx(0.5) and rates[-1] == 0.05

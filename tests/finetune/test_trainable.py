@@ -10,7 +10,7 @@ import torch
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.masked import loss_of, to_batch
 from desk_rag.finetune.rows import build_island, build_row
-from desk_rag.finetune.settings import Layout, Method, TrainSettings
+from desk_rag.finetune.settings import Method, TrainSettings
 from desk_rag.finetune.trainable import make_trainable
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.model.prompt import IM_END
@@ -26,7 +26,7 @@ def test_every_family_learns(name: str, method: Method) -> None:
     model = build_model(next(family for family in FAMILIES if family.name == name))
     trainable = make_trainable(model, TrainSettings(method=method, lora_rank=4))
     batch = to_batch(
-        [build_row([build_island(context_of(model, full=full), Layout.REORDERED)], 512) for full in (False, True)],
+        [build_row([build_island(context_of(model, full=full))], 512) for full in (False, True)],
         model.device,
     )
     model.module.train()

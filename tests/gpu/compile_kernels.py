@@ -103,7 +103,7 @@ def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, An
         "DEPENDENT": False, "FUSED": tuning.fused, "MERGE_ROWS": merge_rows,
         "MERGE_STEP": launcher._merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
         "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "ONE_RUN": few, "ONE_TILE": False,
-        "ROTATION": int(tuning.rotation), "ONE_GROUP": one, "FIELDS": launcher.FIELDS, "CODES_BY": 16,
+        "ROTATE_QUERY": tuning.rotate_query, "ONE_GROUP": one, "FIELDS": launcher.FIELDS, "CODES_BY": 16,
         "SCALES_BY": 8, "BLOCK": block, "TILE": tuning.tile,
     }  # fmt: skip
 
@@ -175,7 +175,7 @@ def _split_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
         for in_memory in (False, True):
             constants = split.share_constants(*shape, tuning, own, start_in_memory=in_memory)
             cases.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
-        merge = (split_kernel.merge_rows, split.merge_constants(*shape, tuning), dtype, tuning.merge_warps, 3)
+        merge = (split_kernel.merge_rows, split.merge_constants(*shape, tuning), dtype, 1, 3)
         cases += [merge] if merge not in cases else []
     return cases
 

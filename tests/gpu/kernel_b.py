@@ -35,7 +35,7 @@ from desk_rag.bench.models import synthetic
 from desk_rag.bench.models.synthetic import Shape
 from desk_rag.kv.lazy.launcher import LazyKernel
 from desk_rag.kv.lazy.reference import LazyContext, attend
-from desk_rag.kv.lazy.tuning import LazyTuning, Rotation
+from desk_rag.kv.lazy.tuning import LazyTuning
 from desk_rag.kv.positions import plan
 
 SHAPES = {
@@ -282,7 +282,7 @@ def few_further(best: LazyTuning) -> list[LazyTuning]:
     kinds = [
         replace(best, merge_columns=columns, merge_step=step, merge_warps=warps) for columns, step, warps in merges
     ]
-    kinds += [replace(best, half_shares=True), replace(best, stages=1), replace(best, programs=best.programs + 2)]
+    kinds += [replace(best, stages=1), replace(best, programs=best.programs + 2)]
     kinds += [replace(best, stages=1, programs=2, registers=None, ahead=ahead) for ahead in (False, True)]
     return [replace(kind, dependent=dependent) for kind in kinds for dependent in (True, False)]
 
@@ -313,10 +313,8 @@ def first_stage() -> list[LazyTuning]:
 def second_stage(best: LazyTuning) -> list[LazyTuning]:
     """Other choices around a tuning, one at a time."""
     return [
-        replace(best, rotation=Rotation.RUN),
-        replace(best, rotation=Rotation.KEYS),
+        replace(best, rotate_query=not best.rotate_query),
         replace(best, fused=False),
-        replace(best, half_shares=True),
         replace(best, half_math=True),
         replace(best, registers=128),
         replace(best, registers=168),
@@ -335,9 +333,8 @@ def third_stage(best: LazyTuning, known: dict[LazyTuning, list[float]]) -> list[
 
 def many_rows() -> list[LazyTuning]:
     """For question prefill."""
-    keys = {"rotation": Rotation.KEYS}
     return [
-        LazyTuning(tile=tile, warps=warps, stages=stages, programs=programs, block=block, **keys)  # type: ignore[arg-type]
+        LazyTuning(tile=tile, warps=warps, stages=stages, programs=programs, block=block, rotate_query=False)
         for tile, warps, block in [(32, 4, 64), (64, 4, 64), (64, 8, 64), (64, 8, 128), (128, 8, 64)]
         for stages in (1, 2)
         for programs in (1, 2)

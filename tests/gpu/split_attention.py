@@ -209,26 +209,22 @@ def told(tuning: SplitTuning) -> str:
 def question_choices() -> list[SplitTuning]:
     """For 128 rows and more: blocks, tiles, warps, stages and how many programs share a multiprocessor."""
     shapes = [
-        # block, tile, warps, stages, programs, registers
-        (128, 64, 8, 2, 1, None), (128, 64, 8, 3, 1, None), (128, 128, 8, 2, 1, None), (128, 64, 4, 2, 2, None),
-        (128, 64, 4, 2, 1, None), (128, 64, 8, 2, 2, 128), (128, 64, 4, 3, 1, None), (128, 32, 4, 3, 2, None),
-        (128, 32, 8, 3, 2, 128), (128, 32, 8, 2, 2, 128), (256, 64, 8, 2, 1, None), (64, 64, 4, 2, 2, None),
-        (64, 64, 4, 3, 2, None), (64, 128, 4, 2, 2, None), (256, 64, 16, 2, 1, None), (256, 64, 16, 3, 1, None),
-        (256, 32, 8, 3, 1, None), (128, 64, 8, 4, 1, None), (128, 128, 8, 2, 1, 255), (64, 64, 4, 2, 3, 160),
+        # block, tile, warps, stages, programs
+        (128, 64, 8, 2, 1), (128, 64, 8, 3, 1), (128, 128, 8, 2, 1), (128, 64, 4, 2, 2), (128, 64, 4, 2, 1),
+        (128, 64, 8, 2, 2), (128, 64, 4, 3, 1), (128, 32, 4, 3, 2), (128, 32, 8, 3, 2), (128, 32, 8, 2, 2),
+        (256, 64, 8, 2, 1), (64, 64, 4, 2, 2), (64, 64, 4, 3, 2), (64, 128, 4, 2, 2), (256, 64, 16, 2, 1),
+        (256, 64, 16, 3, 1), (256, 32, 8, 3, 1), (128, 64, 8, 4, 1), (64, 64, 4, 2, 3),
     ]  # fmt: skip
     return [
-        SplitTuning(block=block, tile=tile, warps=warps, stages=stages, programs=programs, registers=registers)
-        for block, tile, warps, stages, programs, registers in shapes
+        SplitTuning(block=block, tile=tile, warps=warps, stages=stages, programs=programs)
+        for block, tile, warps, stages, programs in shapes
     ]
 
 
 def merge_choices(best: SplitTuning) -> list[SplitTuning]:
     """Other choices around a tuning, and all that are cheap together."""
     tunings = [
-        replace(best, half_shares=True), replace(best, dependent=True), replace(best, merge_warps=4),
-        replace(best, merge_columns=32), replace(best, merge_step=8), replace(best, share_cost=1),
-        replace(best, share_cost=8),
-        replace(best, half_shares=True, dependent=True),
+        replace(best, dependent=True), replace(best, merge_columns=32), replace(best, merge_step=8),
     ]  # fmt: skip
     tunings += [replace(best, programs=programs) for programs in (1, 2, 3, 4) if programs != best.programs]
     return tunings

@@ -75,7 +75,7 @@ def _measure(name: str, device: torch.device, options: argparse.Namespace) -> di
     model = shapes.build(name, device, positions=4096, quantization=options.quantization)
     for weight in model.module.parameters():
         weight.requires_grad_(False)
-    taken = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    weight_bytes = torch.cuda.memory_allocated() if device.type == "cuda" else 0
     spec, scheme = model.spec, QuantScheme.uniform(model.spec.num_layers)
     prefix = shapes.random_prefix(model, _PREFIX)
     exact = Score(0.0, 1.0, 1)
@@ -112,7 +112,7 @@ def _measure(name: str, device: torch.device, options: argparse.Namespace) -> di
     seconds["placing_shifted_ms"] = _median(place(shift.to(device)), device, 4 * options.repeat)
     return {key: round(value * 1e3, 3) for key, value in seconds.items()} | {
         "run_minutes": round(whole / 60, 2),
-        "weights_gib": round(taken / _GIB, 2),
+        "weights_gib": round(weight_bytes / _GIB, 2),
         "peak_gib": round(peak / _GIB, 2),
         "shift_kib": round(len(shift.to_bytes({})) / 1024),
     }

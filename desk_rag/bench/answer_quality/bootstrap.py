@@ -1,4 +1,4 @@
-"""Means with confidence intervals, single and as ratios of pairs. Knows numbers only.
+"""Means with confidence intervals, single and as ratios of pairs.
 
 Percentile bootstrap over questions (Efron and Tibshirani 1993, chapter 13), seeded, so that equal records give equal
 tables. Ratios resample the same questions on both sides.

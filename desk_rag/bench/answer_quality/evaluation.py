@@ -1,7 +1,4 @@
-"""Samples times modes, batch by batch, to a report: the function that everybody who measures quality calls.
-
-Knows the order of things; each part knows its own trade.
-"""
+"""Answer samples in every mode, batch by batch, and return a report."""
 
 from __future__ import annotations
 
@@ -134,18 +131,18 @@ def _entries(
     ]
 
 
-def _answered(model: LanguageModel, item: Item, said: Said, judge: Judge | None) -> Answered:
-    ids = [token for token in said.token_ids if token not in model.prompt.stop_ids]
+def _answered(model: LanguageModel, item: Item, output: Said, judge: Judge | None) -> Answered:
+    ids = [token for token in output.token_ids if token not in model.prompt.stop_ids]
     output = model.prompt.decode(ids)
-    doubt = refusal_probability(model.prompt, said.begun.logits) if model.is_embedded else None
+    doubt = refusal_probability(model.prompt, output.begun.logits) if model.is_embedded else None
     return Answered(
         output=output,
         marks=mark(item.sample, output, judge, doubt),
-        kl=said.kl,
-        top1=said.top1,
-        recomputed=said.begun.recomputed,
-        prefill_seconds=said.begun.prefill_seconds,
-        select_seconds=said.begun.select_seconds,
+        kl=output.kl,
+        top1=output.top1,
+        recomputed=output.begun.recomputed,
+        prefill_seconds=output.begun.prefill_seconds,
+        select_seconds=output.begun.select_seconds,
         tokens=item.num_tokens,
         left_out=item.left_out,
     )

@@ -1,4 +1,4 @@
-"""An answer beside a right one, as one number: exact match, F1, ROUGE-L, what is contained in what. Knows texts only.
+"""Compare an answer with a right one: exact match, F1, ROUGE-L, containment.
 
 Normalisation is SQuAD's (arXiv 1606.05250, section 4.1 and its evaluation script): lower case, no punctuation, no
 articles. Characters of scripts without blanks between words (Chinese, Japanese) count as words of their own.
@@ -30,39 +30,39 @@ def words(text: str) -> list[str]:
     return _WIDE.sub(r" \1 ", normalise(text)).split()
 
 
-def exact(said: str, wanted: str) -> float:
+def exact(answer: str, expected: str) -> float:
     """1 if the normalised texts are equal."""
-    return float(normalise(said) == normalise(wanted))
+    return float(normalise(answer) == normalise(expected))
 
 
-def f1(said: str, wanted: str) -> float:
+def f1(answer: str, expected: str) -> float:
     """Overlap of words, as a bag; two texts without words are equal."""
-    one, other = Counter(words(said)), Counter(words(wanted))
+    one, other = Counter(words(answer)), Counter(words(expected))
     if not one or not other:
         return float(one == other)
     shared = sum((one & other).values())
     return 2 * shared / (sum(one.values()) + sum(other.values()))
 
 
-def rouge_l(said: str, wanted: str) -> float:
+def rouge_l(answer: str, expected: str) -> float:
     """F-measure of the longest common subsequence of words (Lin 2004, section 3, with beta 1)."""
-    one, other = words(said), words(wanted)
+    one, other = words(answer), words(expected)
     if not one or not other:
         return float(one == other)
     return 2 * common_length(one, other) / (len(one) + len(other))
 
 
-def recall_l(said: str, wanted: str) -> float:
-    """Share of `wanted` that its longest common subsequence with `said` covers."""
-    one, other = words(said), words(wanted)
+def recall_l(answer: str, expected: str) -> float:
+    """Share of `expected` that its longest common subsequence with `answer` covers."""
+    one, other = words(answer), words(expected)
     return common_length(one, other) / len(other) if other else 1.0
 
 
-def contains(said: str, wanted: str) -> bool:
-    """Return whether `said` has the normalised words of `wanted` in one run; '120' does not have '12'."""
-    within, sought = normalise(said), normalise(wanted)
+def contains(answer: str, expected: str) -> bool:
+    """Return whether `answer` has the normalised words of `expected` in one run; '120' does not have '12'."""
+    within, sought = normalise(answer), normalise(expected)
     if not sought:
-        return wanted.strip() in said
+        return expected.strip() in answer
     return re.search(rf"(?<!{_LETTER}){re.escape(sought)}(?!{_LETTER})", within) is not None
 
 

@@ -1,7 +1,4 @@
-"""Name the ways of answering that are compared: full prefill, stitched chunks, variants, recompute.
-
-Knows names and ratios; runs nothing.
-"""
+"""Name the ways of answering that are compared: full prefill, stitched chunks, variants, recompute."""
 
 from __future__ import annotations
 

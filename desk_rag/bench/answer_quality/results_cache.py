@@ -46,7 +46,7 @@ class Entry:
     """Index of the sample."""
     task: str
     modes: Mapping[str, Answered]
-    """By label, in the order of the run."""
+    """Modes by label, in the order of the run."""
 
 
 def config_hash(configuration: Mapping[str, object]) -> str:
@@ -89,7 +89,7 @@ class Journal:
 
     @property
     def entries(self) -> list[Entry]:
-        """By index."""
+        """Return the entries by index."""
         return [self._entries[index] for index in sorted(self._entries)]
 
     def _resume(self, batches: Sequence[Sequence[int]]) -> None:

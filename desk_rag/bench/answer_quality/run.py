@@ -1,6 +1,6 @@
-"""One batch of samples through one mode: prefill row by row and timed, answer side by side.
+"""Answer one batch of samples in one mode: prefill row by row and timed, decode side by side.
 
-Knows modes, chunk KV and batches; marks nothing. The way to the first token is taken one question at a time, through
+The first token is computed one question at a time, through
 the functions that the product takes it with, because that is what its user waits for; decoding, where most of the time
 goes, is done for the whole batch.
 """
@@ -40,10 +40,10 @@ _OVERLAPPING = {
     Way.COMPOSITE: Overlapping.COMPOSITE, Way.PARALLEL: Overlapping.PARALLEL, Way.APE: Overlapping.PARALLEL
 }  # fmt: skip
 NO_PREFIX = -1
-"""Stands for the number of primers of a chunk that was prefilled without even the shared prefix."""
+"""Stands for the number of filler passages of a chunk that was prefilled without even the shared prefix."""
 _QUESTION_ROOM = 256
 Shelved = tuple[int, ChunkIds]
-"""Names a chunk KV: how many primers it was prefilled behind, and its token ids."""
+"""Names a chunk KV: how many filler passages precede it, and its token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Begun:
     """Positions of the row's slots in use."""
     next_position: int
     prefill_seconds: float
-    """From chunk KV in memory (or tokens) to the first token's logits, selection apart."""
+    """Time from chunk KV in memory (or tokens) to the first token's logits, without selection."""
     select_seconds: float
     recomputed: float
     """Chunk tokens computed at answer time, as a share of all."""
@@ -149,12 +149,12 @@ def ask(
     """Answer `items` in `mode`; `full` are full prefill's answers to them, if they are known."""
     if mode.way is not Way.APE:
         return _ask(setting, mode, items, known, full)
-    said: list[Said] = []
+    outputs: list[Said] = []
     for number, item in enumerate(items):  # one by one: the slots of the chunks differ
         end = setting.prefix.num_tokens + sum(len(ids) for ids in item.chunks)
         with attending(setting.model, slice(setting.prefix.num_tokens, end)):
-            said += _ask(setting, mode, [item], known, None if full is None else [full[number]])
-    return said
+            outputs += _ask(setting, mode, [item], known, None if full is None else [full[number]])
+    return outputs
 
 
 def _ask(

@@ -1,7 +1,4 @@
-"""Answered questions become rows of estimates, and rows a table and a JSON object.
-
-Knows numbers; computes no answer.
-"""
+"""Turn answered questions into rows of estimates, and rows into a table and a JSON object."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class Row:
     mode: str
     count: int
     scores: Mapping[str, Estimate]
-    """By name: those of `Marks`, and kl (nats), top1; only what applies. Shares of 0..1."""
+    """Estimates by name: those of `Marks`, kl (nats) and top1, as far as they apply; shares of 0..1."""
     of_full: Mapping[str, Estimate]
     """The same scores as ratios of full prefill's, over the same questions."""
     recomputed: float
@@ -62,7 +59,7 @@ class Report:
         raise KeyError(f"{wanted}, {mode}")
 
     def table(self, *, markdown: bool = False) -> str:
-        """For people: shares in percent with half of their 95 % interval. Columns that say nothing are left out."""
+        """Format shares in percent with half of their 95 % interval; empty columns are left out."""
         cells = [_cells(row) for row in self.rows]
         again = _HEADINGS.index(_SHOWN["contains"]), _HEADINGS.index(_SHOWN["recall"])
         columns = [index for index in range(len(_HEADINGS)) if any(line[index] != "-" for line in cells)]
@@ -72,7 +69,7 @@ class Report:
         return report.table([_HEADINGS[index] for index in columns], lines, markdown=markdown)
 
     def to_json(self) -> dict[str, object]:
-        """By task and mode; estimates as [mean, low, high, questions]."""
+        """Return estimates as [mean, low, high, questions], by task and mode."""
         tasks: dict[str, dict[str, object]] = {}
         for row in self.rows:
             tasks.setdefault(row.task, {})[row.mode] = _json(row)

@@ -88,7 +88,7 @@ def groups(marked: Sequence[Marked]) -> dict[str, list[Marked]]:
 
 
 def table(marked: Sequence[Marked], *, markdown: bool = False) -> str:
-    """Per cent of each mark for every group, with 95 % intervals."""
+    """Format each mark's percentage for every group, with 95 % intervals."""
     rows: list[list[str]] = []
     for name, group in groups(marked).items():
         rates = [rate(group, mark) for mark in NAMES]

@@ -12,12 +12,12 @@ from desk_rag.model.language_model import LanguageModel
 
 
 class Overlapping(Enum):
-    """Position of the question's first token."""
+    """Position schemes in which all chunks begin right behind the prefix, by the place of the question."""
 
     COMPOSITE = "composite"
-    """Behind the sum of the chunks' lengths."""
+    """The question stands behind the sum of the chunks' lengths."""
     PARALLEL = "parallel"
-    """Behind the longest chunk (APE, arXiv 2502.05431)."""
+    """The question stands behind the longest chunk (APE, arXiv 2502.05431)."""
 
 
 def overlapping_plan(

@@ -58,7 +58,7 @@ class Coding:
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """Name in the table."""
         size = "whole chunk" if self.group is None else f"groups of {self.group}"
         over = f", {size}" if self.axis in (Axis.CHANNEL, Axis.CHANNEL_AFTER) else ""
         zero = f", zero: {self.zero.value}" if self.axis is Axis.CHANNEL else ""

@@ -103,7 +103,7 @@ class TheirFiles:
     def loaders(
         self, shape: Shape, lengths: Sequence[int], tables: RotaryTables
     ) -> dict[str, tuple[Callable[[], object], tuple[Path, ...]]]:
-        """Per system the load of one question's chunks, and the files it reads."""
+        """Return each system's load of one question's chunks, and the files that it reads."""
         files, total = self.of(lengths), sum(lengths)
         device = tables.cos[0].device
         own = RotaryTables((tables.cos[0][:total],), (tables.sin[0][:total],), tables.table_of_layer)

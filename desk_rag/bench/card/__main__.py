@@ -47,7 +47,7 @@ from desk_rag.model.memory.plan import plan as plan_memory
 from desk_rag.retrieval.embedding import load_embedder
 
 _TOKENS_PER_MB = 250_000
-"""At four characters per token."""
+"""Tokens per MB of text, at four characters per token."""
 _log = logging.getLogger("desk_rag.bench")
 
 

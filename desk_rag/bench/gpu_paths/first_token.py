@@ -51,7 +51,7 @@ class Mode(Enum):
     """Way by which the context gets to the model."""
 
     FULL = "full prefill"
-    """By the fastest of several ways, our own pass among them."""
+    """Full prefill by the fastest implementation, our own pass among them."""
     THEIRS = "full prefill, transformers"
     """Full prefill by transformers with SDPA, which published ratios compare with."""
     PREFIX = "prefix caching"
@@ -178,7 +178,7 @@ class CaseWorks:
         self.full_way, self.full_seconds = desk.full.fastest(self.prompts[0])
 
     def works(self) -> dict[str, Work]:
-        """By name; published loaders only for one question, as their code has it."""
+        """Return what is timed, by name; published loaders only for one question, as in their code."""
         desk = self.desk
         unload = functools.partial(desk.loader.forget, staged=False)
         works = {

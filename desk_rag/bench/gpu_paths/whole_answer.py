@@ -36,7 +36,7 @@ FULL, COLD, RAM, OVERLAPPED = "full prefill", "cached, cold", "cached, RAM-hot",
 DECODE = "decode alone"
 """Lower bound for every way to bring the context."""
 _BATCHES = 3
-"""In a row, for the overlap: the first load is exposed, the others hide."""
+"""Answers in a row: the first load is exposed, the others overlap with decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Answering:
         self.loader.forget()
 
     def warm(self) -> None:
-        """Only host memory holds the chunks."""
+        """Leave the chunks in host memory only."""
         self.loader.forget(staged=False)
 
     def overlap_loader(self, threads: int) -> Loader:
@@ -257,24 +257,3 @@ def _caches(
     for cache in rows.caches:
         prefix.write_to(cache)
     return FusedDecoder(model, rows.layers, tables, graphs=graphs), rows.caches
-
-
-LEAST_RATIO = 2.5
-MOST_ENERGY = 0.35
-
-
-def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Both bars for every job and cached mode: what, found, wanted, met."""
-    results: list[dict[str, object]] = []
-    for entry in entries:
-        what = f"{entry['shape']}, {entry['context']}+{entry['question']}+{entry['answer']}, batch {entry['batch']}"
-        ratios, used = entry["ratio_to_full_prefill"], entry.get("energy", {})
-        assert isinstance(ratios, dict) and isinstance(used, dict)
-        for name, five in ratios.items():
-            if name != DECODE:
-                bar = f"{what}, {name}: times faster than full prefill"
-                results.append({"bar": bar, "found": five[2], "wanted": LEAST_RATIO, "met": five[2] >= LEAST_RATIO})
-        for name, share in used.get("share_of_full_prefill", {}).items():
-            bar = f"{what}, {name}: joules, share of full prefill"
-            results.append({"bar": bar, "found": share, "wanted": MOST_ENERGY, "met": share <= MOST_ENERGY})
-    return results

@@ -38,6 +38,12 @@ class Times:
         return fields
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all its work; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def in_turns(
     works: Mapping[str, Work], device: torch.device, *, seconds: float, least: int = 3, most: int = 15
 ) -> dict[str, Times]:

@@ -1,7 +1,4 @@
-"""Provide the documents and questions to measure on: the samples, or a set of questions from a file.
-
-Knows files and the way into a store; measures nothing.
-"""
+"""Provide the documents and questions to measure on: the samples, or a set of questions from a file."""
 
 from __future__ import annotations
 

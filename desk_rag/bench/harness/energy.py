@@ -59,9 +59,9 @@ class Energy:
     """Time and energy of one piece of work."""
 
     joules: float
-    """Per run, idle draw included."""
+    """Joules per run, idle draw included."""
     seconds: float
-    """Per run, its preparation included."""
+    """Seconds per run, its preparation included."""
     watts: float
     runs: int
 

@@ -1,7 +1,4 @@
-"""Report a measurement: machine, versions, quantiles, a table, one JSON line.
-
-Knows how results are shown and kept; measures nothing.
-"""
+"""Report a measurement: machine, versions, quantiles, a table, one JSON line."""
 
 from __future__ import annotations
 

@@ -152,15 +152,15 @@ def _first_tokens(
             if side == _SCORED:
                 _asked(engine, question.text, AnswerMode.CACHED, chunks)
             if side == _PREFILL:
-                taken = llama.ask("flash", "prefill", ids=whole)["ms"]
+                milliseconds = llama.ask("flash", "prefill", ids=whole)["ms"]
             elif side == _JOINED:
                 llama.ask(_PLAIN, "hold", prefix=prefix)
-                taken = llama.ask(_PLAIN, "join", prefix=len(prefix), files=files, question=asked)["ms"]
+                milliseconds = llama.ask(_PLAIN, "join", prefix=len(prefix), files=files, question=asked)["ms"]
             else:
                 mode = AnswerMode.FULL if side == _FULL else AnswerMode.CACHED
-                taken, _ = _asked(engine, question.text, mode, chunks, scored=side == _SCORED)
+                milliseconds, _ = _asked(engine, question.text, mode, chunks, scored=side == _SCORED)
             if number:
-                times[side].append(taken)
+                times[side].append(milliseconds)
     return times
 
 
@@ -215,15 +215,15 @@ def _decoding(engine: AnswerEngine, llama: LlamaCpp, context: int, options: argp
     for number in range(options.repeat * 4 + 1):
         for side in _DECODE_SIDES if number % 2 else reversed(_DECODE_SIDES):
             theirs = side == "llama.cpp"
-            taken = llama.ask(_PLAIN, "decode", context=ids, tokens=options.tokens)["ms"] if theirs else ours()
+            milliseconds = llama.ask(_PLAIN, "decode", context=ids, tokens=options.tokens)["ms"] if theirs else ours()
             if number:
-                times[side].append(taken)
+                times[side].append(milliseconds)
     return times
 
 
 def _ratio(times: Milliseconds, side: str, base: str) -> report.Spread:
     """`side` over `base`, pair by pair."""
-    return report.Spread.of([taken / ours for taken, ours in zip(times[side], times[base], strict=True)])
+    return report.Spread.of([milliseconds / ours for milliseconds, ours in zip(times[side], times[base], strict=True)])
 
 
 def _print(first_token: Mapping[int, Milliseconds], decode: Mapping[int, Milliseconds]) -> None:
@@ -261,7 +261,7 @@ def _result(
     questions: int,
 ) -> dict[str, object]:
     def spreads(times: Milliseconds) -> dict[str, object]:
-        return {side: report.Spread.of(taken).scaled(1.0, 2) for side, taken in times.items()}
+        return {side: report.Spread.of(milliseconds).scaled(1.0, 2) for side, milliseconds in times.items()}
 
     return {
         "bench": "llama-cpp",

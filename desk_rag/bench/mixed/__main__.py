@@ -21,7 +21,7 @@ import torch
 
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector
 from desk_rag.answering.load_costs import measured
-from desk_rag.bench.harness import drive, report
+from desk_rag.bench.harness import clock, drive, report
 from desk_rag.bench.models import shapes
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.bench.models.synthetic import lengths
@@ -152,10 +152,10 @@ def _measure(case: Case, rates: Rates, repeat: int) -> dict[str, object]:
             if tier != "drive" and name != "full prefill":
                 case.cached(None)  # so that all of it is there, whatever was chosen before
             case.cool(tier)
-            _synchronize(case.loader.device)
+            clock.synchronize(case.loader.device)
             began = time.perf_counter()
             work()
-            _synchronize(case.loader.device)
+            clock.synchronize(case.loader.device)
             samples[name] += [time.perf_counter() - began] if round_number else []
             if name.startswith("mixed"):
                 prefilled[name] = case.prefilled
@@ -166,11 +166,6 @@ def _measure(case: Case, rates: Rates, repeat: int) -> dict[str, object]:
         "chunks": len(case.files), "prefilled": prefilled, "slower": slower,
         "ms": {name: spread.scaled(1e3, 2) for name, spread in spreads.items()},
     }  # fmt: skip
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:

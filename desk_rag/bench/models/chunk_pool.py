@@ -31,11 +31,11 @@ class ChunkPool:
 
     def of_question(self, lengths: Sequence[int], question: int) -> list[ChunkFile]:
         """Chunks of these lengths that belong to no other question of the same lengths."""
-        taken = {length: question * lengths.count(length) for length in set(lengths)}
+        next_index = {length: question * lengths.count(length) for length in set(lengths)}
         files = []
         for length in lengths:
-            files.append(self._file(length, taken[length]))
-            taken[length] += 1
+            files.append(self._file(length, next_index[length]))
+            next_index[length] += 1
         return files
 
     def payload(self, lengths: Sequence[int]) -> int:

@@ -1,11 +1,10 @@
-"""The true oracle for stitching: one masked forward pass in which each chunk sees its own copy of the prefix.
+"""Reference for stitching: one masked forward pass in which each chunk sees its own copy of the prefix.
 
-A chunk was prefilled right behind the prefix; moving its keys moves the prefix with it, as far as the chunk is
-concerned. The reference therefore gives chunk j a private copy of the prefix at positions start_j - P .. start_j - 1,
-visible to that chunk alone, while the question sees the real prefix, all chunks and itself. (With one prefix for all,
-the statement is false for every chunk but the first: values, and keys above layer 0, were computed at the base
-distance.) Where primers stood between the prefix and a chunk (kv/prefix_variants/variants.py), they are part of its
-private copy.
+A chunk was prefilled right behind the prefix, and moving its keys moves the prefix with it as far as that chunk is
+concerned. So chunk j gets a private copy of the prefix at positions start_j - P .. start_j - 1, visible to that chunk
+alone, while the question sees the real prefix, all chunks and itself. (With one prefix for all, only the first chunk
+would agree: values, and keys above layer 0, depend on the distance to the prefix.) Filler passages between the prefix
+and a chunk (kv/prefix_variants/variants.py) are part of its private copy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A random model of Qwen2's shape whose key biases are as large as those found in Qwen2.5-7B.
 
-Knows initialisation only. Published norms of the `k_proj` bias are about 605 in the first layer, 921 in the last and 22
+Published norms of the `k_proj` bias are about 605 in the first layer, 921 in the last and 22
 in between. Nearly all of it is planted in the slowest rotary pairs of a few channels: there a bias turns so little
 that it adds almost the same to every score, which is how a trained model can live with it.
 """

@@ -88,7 +88,7 @@ MODELS = {
     "llama-3.2-3b": ModelShape("llama", 28, 3072, 24, 8, 128, 8192, 128_256, tied=True),
     "gemma-3-4b": ModelShape("gemma3", 34, 2560, 8, 4, 256, 10_240, 262_208, tied=True, window=1024),
 }
-"""From the models' own config.json; the tiny ones serve the tests."""
+"""Shapes from the models' own config.json; the tiny ones are for tests."""
 
 
 def model_shape(name: str) -> ModelShape:

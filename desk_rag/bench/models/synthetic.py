@@ -1,4 +1,4 @@
-"""Random chunk KV of published shapes: latency does not depend on the values. Knows shapes; measures nothing."""
+"""Random chunk KV of published shapes: latency does not depend on the values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHAPES = {
     "qwen3-4b": Shape(36, 32, 8, 128),
     "llama-3.1-70b": Shape(80, 64, 8, 128),
 }
-"""From the models' own config.json."""
+"""Shapes from the models' own config.json."""
 
 
 def shape_of(name: str) -> Shape:

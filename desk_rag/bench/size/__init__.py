@@ -1,1 +1,1 @@
-"""How desk-rag behaves with very many files, passages and vectors."""
+"""Measure desk-rag with very many files, passages and vectors."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _FILES_PER_FOLDER = 60
 _LEFT_OUT = 150
-"""Most frequent words; real texts have about as many articles, pronouns and the like (store/catalog/words.py)."""
+"""Number of the most frequent words; real texts have about as many articles and pronouns (store/catalog/words.py)."""
 _SYLLABLES = ("ba", "ko", "ri", "ten", "lu", "mar", "sel", "do", "vin", "ga", "per", "mo", "sta", "ne", "fi", "hol")
 
 

@@ -83,7 +83,7 @@ class Counts:
     """Seconds of each answered question."""
 
     def json(self) -> dict[str, object]:
-        """For the result line."""
+        """Return the fields of the result line."""
         parts = dataclasses.asdict(self)
         parts["seconds"] = Spread.of(self.seconds).scaled(1.0, 3) if self.seconds else []
         parts["given_back"] = {"times": len(self.given_back), "most": max(self.given_back, default=0)}

@@ -76,7 +76,7 @@ class Desk:
     """Files of every way, and the cache that answers are placed into."""
 
     files: dict[tuple[int, int, int], ChunkFile]
-    """By bits, chunk and place; position-free copies have place 0."""
+    """Copies by bits, chunk and place; position-free ones have place 0."""
     stitch_plan: StitchPlan
     tables: RotaryTables
     still: RotaryTables

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from desk_rag.cli.training.judging import judged_questions
 from desk_rag.config import Settings
 from desk_rag.finetune.data import Sample
-from desk_rag.finetune.settings import Distract, Method, TrainSettings
+from desk_rag.finetune.settings import Method, TrainSettings
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _judge(options: argparse.Namespace) -> EvaluateSelection:
         names = (*_OTHERS, _AUXILIARY) if others else (_AUXILIARY,)
         recomputing = tuple(Mode(Way.RECOMPUTE, name, ratio) for name in names for ratio in RATIOS)
         modes = (FULL, Mode(Way.REORDERED), *recomputing)
-        questions = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
+        questions = judged_questions(samples, options.distractors, options.seed)
         results = quality.evaluate(
             model, [quality.Sample(**one, task="held out") for one in questions], modes, auxiliary=auxiliary
         )

@@ -18,15 +18,7 @@ from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
 from desk_rag.finetune.rules import FolderChunk, describe, make_samples
-from desk_rag.finetune.settings import (
-    REPLAY_SHARE,
-    AnswerForm,
-    Distract,
-    Layout,
-    Method,
-    Schedule,
-    TrainSettings,
-)
+from desk_rag.finetune.settings import REPLAY_SHARE, Method, TrainSettings
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -40,8 +32,7 @@ _REPORTED = frozenset({"f1", "contains", "right_quote", "refused", "false_refusa
 """Scores of the harness that are printed; the report holds all of them."""
 _PROSE = frozenset({".md", ".txt", ".rst"})
 _OF_ANSWERS = (
-    "lora", "checkpointing", "full_attention", "positions", "refuse", "answers", "context_weight", "replay",
-    "replay_share", "general",
+    "lora", "checkpointing", "full_attention", "refuse", "replay", "replay_share", "general",
 )  # fmt: skip
 """Options that teach answers, or save the memory of large models; an auxiliary model has no use for them."""
 _LINE_EVERY = 10.0
@@ -144,16 +135,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows-at-once", type=int, default=plain.rows_at_once, help="the rest is gradient accumulation (default 1)")
     add("--row-tokens", type=int, default=plain.row_tokens, help="length of a row (default %(default)s)")
     add("--learning-rate", type=float, default=0.0, help="default 2e-4 for LoRA, 2e-5 for all weights")
-    add("--schedule", choices=[kind.value for kind in Schedule], default=plain.schedule.value)
-    add("--clip", type=float, default=plain.clip, help="largest norm of the gradient (default 1)")
     add("--full-attention", type=float, default=plain.full_share, metavar="SHARE", help="of contexts (default 0.3)")
-    add("--positions", choices=[kind.value for kind in Layout], default=plain.layout.value)
     add("--refuse", type=float, default=plain.refuse_share, metavar="SHARE", help="contexts without their chunks")
     add("--distractors", type=int, default=plain.distractors, help="most chunks added to a context (default 4)")
-    add("--distract", choices=[kind.value for kind in Distract], default=plain.distract.value)
     add("--questions", type=int, default=plain.questions, help="most questions per context (default 8)")
-    add("--answers", choices=[kind.value for kind in AnswerForm], default=plain.answers.value)
-    add("--context-weight", type=float, default=0.0, help="loss weight of the chunks' own tokens (default 0)")
     add("--replay", type=Path, action="append", metavar="FILE", help="general text to train on between contexts")
     add("--replay-share", type=float, default=REPLAY_SHARE, help="of rows, with --replay (default %(default)s)")
     add("--general", type=Path, action="append", metavar="FILE", help="text on which general ability is measured")
@@ -187,27 +172,19 @@ def _check(options: argparse.Namespace) -> None:
 
 def train_settings(options: argparse.Namespace) -> TrainSettings:
     """Return the settings of a run. Raises ConfigError."""
-    rank = options.lora or TrainSettings().lora_rank
     return TrainSettings(
         method=Method.FULL if options.full else Method.LORA,
         steps=options.steps,
         rows_per_step=options.rows,
         rows_at_once=options.rows_at_once,
         row_tokens=options.row_tokens,
-        lora_rank=rank,
-        lora_alpha=2 * rank,
+        lora_rank=options.lora or TrainSettings().lora_rank,
         learning_rate=options.learning_rate,
-        schedule=Schedule(options.schedule),
-        clip=options.clip,
         full_share=options.full_attention,
-        layout=Layout(options.positions),
         refuse_share=options.refuse,
         distractors=options.distractors,
-        distract=Distract(options.distract),
         questions=options.questions,
-        context_weight=options.context_weight,
         replay_share=options.replay_share if options.replay else 0.0,
-        answers=AnswerForm(options.answers),
         checkpointing=options.checkpointing,
         save_every=options.save_every,
         seed=options.seed,
@@ -266,8 +243,8 @@ def _judge(options: argparse.Namespace) -> Evaluate:
         from desk_rag.bench import quality
         from desk_rag.bench.answer_quality.modes import Mode, Way
 
-        modes = (Mode(Way.FULL), Mode(Way(options.positions)))
-        questions = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
+        modes = (Mode(Way.FULL), Mode(Way.REORDERED))
+        questions = judged_questions(samples, options.distractors, options.seed)
         results = quality.evaluate(model, [quality.Sample(**one, task="held out") for one in questions], modes)
         return {
             f"{name}, {mode.label}": estimate.mean

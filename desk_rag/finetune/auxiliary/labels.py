@@ -17,7 +17,6 @@ import torch
 from desk_rag.finetune.auxiliary.attention import question_attention
 from desk_rag.finetune.masked import to_batch
 from desk_rag.finetune.rows import IS_CHUNK, Asked, Context, Island, build_island, build_row
-from desk_rag.finetune.settings import Layout
 from desk_rag.kv.recompute.selectors import observed_layers
 from desk_rag.kv.recompute.token_alignment import Span, token_spans
 from desk_rag.model.language_model import LanguageModel
@@ -73,7 +72,7 @@ class Teacher:
     def shares(self, prompt: PromptFormat, reading: Reading) -> Shares:
         """Shares [questions, tokens of the texts] of attention for the tokens of `prompt`, frames left out."""
         context = context_of(self.model.prompt, reading, full=True)
-        island = build_island(context, Layout.REORDERED)
+        island = build_island(context)
         row = build_row([island], len(island.ids))
         with torch.inference_mode():
             weights = question_attention(self.model.module, to_batch([row], self.model.device), self._layers)[0]

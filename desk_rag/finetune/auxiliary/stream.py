@@ -22,7 +22,7 @@ from desk_rag.finetune.auxiliary.labels import (
 from desk_rag.finetune.data import Sample
 from desk_rag.finetune.distract import Distractors
 from desk_rag.finetune.rows import Context, Island, Row, build_island, build_row, island_length, positions_needed
-from desk_rag.finetune.settings import Layout, TrainSettings
+from desk_rag.finetune.settings import TrainSettings
 from desk_rag.finetune.stream import Place
 from desk_rag.model.language_model import LanguageModel
 
@@ -76,7 +76,7 @@ class LabelledStream:
             reading = self.reading(epoch, index)
             if reading is not None:
                 context = context_of(self._student.prompt, reading, full=False)
-                if island_length(context, Layout.REORDERED) > left:
+                if island_length(context) > left:
                     break
                 chosen.append(self._labelled(reading, context))
                 left -= len(chosen[-1].island.ids)
@@ -90,7 +90,7 @@ class LabelledStream:
         rng = random.Random(f"{settings.seed}/{epoch}/{index}")
         qas = rng.sample(sample.qas, min(len(sample.qas), settings.questions))
         wanted = rng.randint(min(1, settings.distractors), settings.distractors)
-        drawn = self._pool.draw(sample.chunks, [qa.answer for qa in qas if qa.answer], settings.distract, rng)
+        drawn = self._pool.draw(sample.chunks, [qa.answer for qa in qas if qa.answer], rng)
         texts = [*sample.chunks, *(text for _, text in zip(range(wanted), drawn, strict=False))]
         order = list(range(len(texts)))
         rng.shuffle(order)
@@ -109,11 +109,11 @@ class LabelledStream:
         models = (self._student, self._teacher.model)
         own, other = (context_of(model.prompt, reading, full=False) for model in models)
         within = all(_within(model, context) for model, context in zip(models, (own, other), strict=True))
-        return within and island_length(own, Layout.REORDERED) <= self._settings.row_tokens
+        return within and island_length(own) <= self._settings.row_tokens
 
     def _labelled(self, reading: Reading, context: Context) -> _Labelled:
         prompt = self._student.prompt
-        island = build_island(context, Layout.REORDERED)
+        island = build_island(context)
         is_text = [span is not None for spans in text_spans(prompt, reading.texts) for span in spans]
         shares = self._teacher.shares(prompt, reading)
         return _Labelled(island, mean_matrix(context.asked), chunk_tokens(island)[is_text], shares)

@@ -32,7 +32,7 @@ class CompiledLaunch:
 
     kernel: Any
     constants: dict[str, object]
-    """In the kernel's order."""
+    """Constants by name, in the kernel's order."""
     options: dict[str, object]
     """Compile options: warps, stages."""
     forms: dict[int, Any] = field(default_factory=dict)

@@ -24,17 +24,19 @@ from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, multiprocessors
 from desk_rag.kv.kernels.flash_decoding_kernel import attend_share, merge_rows
 
 _MOST_SHARES = 64
+_SHARE_COST = 3
+"""Time of a program besides its tiles, in tiles."""
 _MERGE_COST = 3
-"""In tiles: what the second launch takes."""
+"""Time of the merge launch, in tiles."""
 _WAVES = 2
-"""Programs for which there is room, in multiples of those that run at once, if they leave shares."""
+"""Maximum number of programs with shares, in multiples of those that run at once."""
 _INTERPRETED_PROGRAMS = 12
-"""Without a GPU: enough to have several shares."""
+"""Programs in Triton's interpreter: enough to have several shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitTuning:
-    """Parameters that may be chosen freely; `tests/gpu/split_attention.py` finds the best."""
+    """Launch parameters; none changes the result beyond rounding. `tests/gpu/split_attention.py` finds the best."""
 
     block: int = 128
     """Query rows per program: 16, 32, 64, 128 or 256."""
@@ -43,20 +45,13 @@ class SplitTuning:
     warps: int = 8
     stages: int = 3
     programs: int = 1
-    """Per multiprocessor, as far as there are tiles."""
-    half_shares: bool = False
-    """True to keep shares for the merge in the query's type instead of fp32."""
+    """Programs per multiprocessor, if there are enough tiles."""
     dependent: bool = False
-    """The merge is set up while shares end (programmatic dependent launch); from compute capability 9.0 on."""
-    registers: int | None = None
-    """Most per thread; None leaves it to the compiler."""
-    share_cost: int = 3
-    """In tiles: what a program does besides its tiles; more of it makes fewer shares."""
+    """True to set up the merge while shares end (programmatic dependent launch; compute capability 9.0 and above)."""
     merge_columns: int = 128
     """Columns of a row that one program of the merge handles."""
     merge_step: int = 16
     """Shares that the merge loads at once."""
-    merge_warps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +62,12 @@ class _Way:
     at_once: int
     """Programs that run together."""
     outputs: torch.Tensor
-    """[programs, block, D]: what they leave."""
+    """fp32 [programs, block, D]: their normalised outputs."""
     sums: torch.Tensor
-    """fp32 [programs, block]: its log-sum-exp to base 2."""
+    """fp32 [programs, block]: their log-sum-exp to base 2."""
     shares: CompiledLaunch
     shares_from_memory: CompiledLaunch
-    """The same where a tensor says how many slots are before the query."""
+    """The same kernel, reading the number of slots before the query from memory."""
     merge: CompiledLaunch
 
 
@@ -134,7 +129,7 @@ class FlashDecoding:
             way = self._ways[kind] = self._way(kind)
         lanes = batch * self._kv_heads
         blocks = -(-rows // way.tuning.block)
-        shares = shares_for(-(-length // way.tuning.tile), blocks * lanes, way.at_once, way.tuning.share_cost)
+        shares = shares_for(-(-length // way.tuning.tile), blocks * lanes, way.at_once)
         tensors = (query, keys, values, out, way.outputs, way.sums)
         numbers = (count, q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1], self._exponent)
         if start is None:
@@ -152,13 +147,12 @@ class FlashDecoding:
         at_once = _INTERPRETED_PROGRAMS
         if self._device.type == "cuda":
             at_once = tuning.programs * multiprocessors(self._device)
-        left = self._dtype if tuning.half_shares else torch.float32
         places = (_WAVES * at_once, tuning.block)
         shape = (self._group, self._kv_heads, self._dim)
         return _Way(
             tuning,
             at_once,
-            torch.empty((*places, self._dim), dtype=left, device=self._device),
+            torch.empty((*places, self._dim), dtype=torch.float32, device=self._device),
             torch.empty(places, dtype=torch.float32, device=self._device),
             CompiledLaunch(attend_share, share_constants(*shape, tuning, self._dtype), share_options(tuning)),
             CompiledLaunch(attend_share, share_constants(*shape, tuning, self._dtype, True), share_options(tuning)),
@@ -167,13 +161,13 @@ class FlashDecoding:
 
 
 @functools.lru_cache(maxsize=4096)
-def shares_for(tiles: int, blocks: int, at_once: int, share_cost: int) -> int:
-    """Into how many shares the `tiles` of each of `blocks` are divided, if `at_once` programs run together."""
+def shares_for(tiles: int, blocks: int, at_once: int) -> int:
+    """Number of shares for the `tiles` of each of `blocks`, if `at_once` programs run together."""
     most = max(1, min(tiles, _MOST_SHARES, _WAVES * at_once // blocks))
 
     def cost(shares: int) -> int:
         waves, longest = -(-blocks * shares // at_once), -(-tiles // shares)
-        return waves * (longest + share_cost) + _MERGE_COST * (shares > 1)
+        return waves * (longest + _SHARE_COST) + _MERGE_COST * (shares > 1)
 
     return min(range(1, most + 1), key=cost)
 
@@ -191,8 +185,6 @@ def tuning_for(kind: int, device: torch.device) -> SplitTuning:
         return replace(few, stages=3 if large else 2, merge_columns=32, merge_step=64)
     if not large:
         return replace(few, tile=32)
-    # The best of its kind: 41.8 us a layer for 128 tokens over 8,320 of Qwen2-7B's shape on an H200, where torch's
-    # FlashAttention takes 67. Loading by descriptors gained 4 % there and cost the host 15 us a call.
     hopper = torch.cuda.get_device_capability(device)[0] >= 9
     return replace(few, stages=3 if kind == 128 else 2, dependent=hopper)
 
@@ -218,10 +210,9 @@ def merge_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning) ->
 
 def share_options(tuning: SplitTuning) -> dict[str, object]:
     """Compiler options of `attend_share`."""
-    most = {} if tuning.registers is None else {"maxnreg": tuning.registers}
-    return {"num_warps": tuning.warps, "num_stages": tuning.stages, **most}
+    return {"num_warps": tuning.warps, "num_stages": tuning.stages}
 
 
 def merge_options(tuning: SplitTuning) -> dict[str, object]:
     """Compiler options of `merge_rows`."""
-    return {"num_warps": tuning.merge_warps, **({"launch_pdl": True} if tuning.dependent else {})}
+    return {"num_warps": 1, **({"launch_pdl": True} if tuning.dependent else {})}

@@ -44,7 +44,7 @@ class Tuning:
     tile: int = 32
     """Tokens per program."""
     heads: int = 4
-    """Most heads per program: they share one load of cos and sin, which otherwise cost as much as the codes."""
+    """Maximum heads per program: they share one load of cos and sin, which otherwise cost as much as the codes."""
     warps: int = 4
 
 

@@ -14,7 +14,7 @@ from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
 _TOLERANCE = 2e-2
-"""In bf16, over keys so large that one token has nearly all the weight."""
+"""Tolerance in bf16, over keys so large that one token has nearly all the weight."""
 
 
 def implementation(context: LazyContext, model: LanguageModel) -> Attend:

@@ -1,9 +1,8 @@
-"""The cache of an answer whose chunks stay as they were loaded: a model runs over it as over any other.
+"""Attention cache whose chunks stay int8 as loaded; a model runs over it as over any other cache.
 
-Knows slabs and transformers' cache protocol; the attention is in `lazy.reference`. Only the shared prefix and what the
-model has read since the question are kept in the compute dtype; the chunks stay int8 and without position, so one
-physical copy serves every position and the context takes about half the memory. Layers that the quality gate keeps
-unquantised are materialised in the slab as usual.
+Only the shared prefix, the question and the answer are kept in the compute dtype. Chunks stay int8 and unrotated, so
+one copy serves every position and the context takes about half the memory. Layers that the quality gate keeps
+unquantised are stitched into the slab as usual. The attention is in `lazy.reference`.
 
     cache = LazyCache(model, prefix, LazyContext(chunks, plan.placements, tables), room)
     logits = model.forward(question_ids, cache, plan.next_position, logits=True)
@@ -27,7 +26,7 @@ from desk_rag.model.language_model import LanguageModel
 
 
 class LazyLayer(SlabLayer):
-    """A slab that holds prefix and suffix only, and counts the chunks between them as if they were in it."""
+    """Slab of prefix and suffix only, which counts the chunks between them as if they were in it."""
 
     only_appends = False
 
@@ -38,7 +37,7 @@ class LazyLayer(SlabLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [1, H, N, D]; the keys returned tell the attention function where the chunks are."""
+        """Append [1, H, N, D]; the returned keys carry the attention over the chunks (`reference.mark`)."""
         keys, values = super().update(key_states, value_states, *args, **kwargs)
         return mark(keys, self._run), values
 
@@ -53,9 +52,10 @@ class LazyCache(LayerCache):
     def __init__(
         self, model: LanguageModel, prefix: PrefixKV, context: LazyContext, room: int, *, loaded: bool = True
     ) -> None:
-        """`room` is the most tokens of question and answer together. Raises UnsupportedModel.
+        """`room` is the maximum of tokens of question and answer together. Raises UnsupportedModel.
 
-        Without `loaded` the chunks' memory is known but not filled; `place` must be called for each layer in time.
+        With `loaded=False` the chunks' memory is allocated but not yet filled; `place` must be called for each layer
+        before it runs.
         """
         if not supports(model):
             raise UnsupportedModel(
@@ -75,11 +75,11 @@ class LazyCache(LayerCache):
 
     @property
     def capacity(self) -> int:
-        """Most tokens, chunks included."""
+        """Maximum number of tokens, chunks included."""
         return min(int(layer.key_slab.shape[2]) + int(layer.hidden) for layer in self.layers)
 
     def place(self, layer: int) -> None:
-        """Have the chunks of a layer that is not int8 in the slab; for other layers there is nothing to do."""
+        """Stitch the chunks of a layer that is not int8 into the slab; does nothing for other layers."""
         slab = self.layers[layer]
         if slab.hidden or layer in self._placed:
             return
@@ -89,9 +89,7 @@ class LazyCache(LayerCache):
                 slots = slice(placement.slot, placement.slot + placement.num_tokens)
                 slab.key_slab[0, :, slots], slab.value_slab[0, :, slots] = turned.to(self._dtype), plain.to(self._dtype)
 
-    def _layer(
-        self, model: LanguageModel, prefix: PrefixKV, index: int, room: int, run: Attend
-    ) -> SlabLayer:
+    def _layer(self, model: LanguageModel, prefix: PrefixKV, index: int, room: int, run: Attend) -> SlabLayer:
         spec, hidden = model.spec, self.context.num_tokens
         lazy = self.context.is_int8(index)
         first = prefix.num_tokens
@@ -111,10 +109,10 @@ def supports(model: LanguageModel) -> bool:
 
 @contextmanager
 def arriving(model: LanguageModel, cache: LazyCache, wait: Callable[[int], None]) -> Iterator[None]:
-    """While open, a forward pass over a cache made with `loaded=False` calls `wait(layer)` before each layer runs.
+    """Call `wait(layer)` before each layer of a forward pass over a cache created with `loaded=False`.
 
     `wait` returns when the current stream may read that layer of every chunk, or raises what the pass should raise.
-    Open it for the question's pass only.
+    Open the context for the question's pass only.
     """
 
     def before(layer: int) -> Callable[[torch.nn.Module, Any], None]:

@@ -1,20 +1,19 @@
-"""Kernel B's other program, for a decode step: at most 16 query rows per KV head over chunks of one group of scales.
+"""Triton kernel of lazy attention for decode steps: at most 16 query rows per KV head, one group of scales per chunk.
 
-Knows addresses, as `lazy.prefill_kernel`, whose division into shares, words and rows of addresses it shares; leaves the
-same for the merge. Needs Triton at import.
+It takes the same shares, words and rows of addresses as `lazy.prefill_kernel` and writes the same partial results. This
+module imports Triton.
 
-Few query rows leave the time to latency, not to bytes, and the tensor cores' fixed shape makes rows that nobody asked
-for. So, unlike there:
-- the roles are exchanged: keys are the left factor, query rows the right, whose least width is 8 instead of 16;
-- every warp reads tokens of its own, as one matrix of a batch, and meets the others once, at the end; so there is no
-  shared memory and no barrier between a load and the tensor cores, and all loads of a step are under way together;
-- tokens, channels and output columns are taken in the order in which 16 bytes loaded by a thread are already what the
-  tensor cores want of it. Sums do not ask for an order; the query is read, and the output written, in the same one.
-  Where the compiler lays things out otherwise the answer is the same and only takes longer;
-- codes become fp16 by two byte permutations and a subtraction per pair (`_halves`), exactly.
+With few query rows the kernel is bound by latency, and tensor-core tiles would be mostly padding. So, unlike there:
+- operands are swapped: keys are the left factor, query rows the right, whose minimum width is 8 instead of 16;
+- every warp reads its own tokens, as one matrix of a batch, and warps are combined once, at the end; so there is no
+  shared memory and no barrier between a load and the tensor cores, and all loads of a step are in flight together;
+- tokens, channels and output columns are taken in an order in which the 16 bytes that a thread loads are already the
+  operand that the tensor cores expect of it. Sums may be taken in any order, and query and output use the same one. If
+  the compiler chooses another layout, the result is the same and only takes longer;
+- codes are converted to fp16 exactly, by two byte permutations and a subtraction per pair (`_halves`).
 
-The query is turned back by the place of a warp's first token, keys are turned by theirs among the warp's, so that the
-rows of the rotary table that keys need are the same TILE for every warp, program and answer, and lie there in fp16.
+The query is rotated back by the position of a warp's first token, and keys by their offset from it. So the keys of
+every warp, program and answer need the same TILE rows of the rotary table, which are kept in fp16.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from desk_rag.kv.lazy.prefill_kernel import _plain, runs_of
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _halves(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int8 -> fp16. code + 128 as the low byte of 0x6400 is 1152 + code."""
+    """Convert int8 to fp16: with code + 128 as its low byte, 0x6400 is 1152 + code."""
     if BY_BYTES:
         return _raised(codes, BY_BYTES) - tl.full([], 1152.0, tl.float16)
     else:  # noqa: RET505 - Triton compiles one of the two branches only if it sees both
@@ -37,7 +36,7 @@ def _halves(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _raised(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int8 -> fp16, 1152 too high."""
+    """Convert int8 to fp16, plus 1152."""
     if BY_BYTES:
         return tl.inline_asm_elementwise(
             """{
@@ -54,7 +53,7 @@ def _raised(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _over_warps(parts, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[A, B, COUNT] -> [A, B], the sum. Splitting brings numbers of several warps to one thread with wide stores."""
+    """Sum [A, B, COUNT] over warps; splitting brings numbers of several warps to one thread with wide stores."""
     if COUNT == 1:
         return parts.reshape(parts.shape[0], parts.shape[1])
     else:  # noqa: RET505
@@ -64,21 +63,21 @@ def _over_warps(parts, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _as_factor(turned, WARPS: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Keys as loaded, [WARPS * TILE, HALF], to a left factor [WARPS, TILE, HALF] with channels in `_channel` order."""
+    """Arrange loaded keys [WARPS * TILE, HALF] as left factors [WARPS, TILE, HALF], channels in `_channel` order."""
     parts = turned.reshape(TILE // 8, WARPS, 8, 4, HALF // 16, 4)
     return parts.permute(1, 0, 2, 4, 3, 5).reshape(WARPS, TILE, HALF)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _channel(HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[HALF]: the channel at each place of a factor."""
+    """Channel at each column of a factor, [HALF]."""
     p = tl.arange(0, HALF)
     return p // 4 % 4 * (HALF // 4) + p // 16 * 4 + p % 4
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn(cosines, sines, first, table_rows, WARPS: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Cosines and sines [WARPS, HALF] of every warp's first token, if the warps' tokens begin at position `first`."""
+    """Cosines and sines [WARPS, HALF] of every warp's first token; the first warp's is at position `first`."""
     row = tl.minimum(first + tl.arange(0, WARPS) * TILE, table_rows - 1)
     offsets = row[:, None] * HALF + _channel(HALF)[None, :]
     return tl.load(cosines + offsets), tl.load(sines + offsets)
@@ -91,12 +90,12 @@ def _runs(  # type: ignore[no-untyped-def]
     CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
     WARPS: tl.constexpr, TILE: tl.constexpr, BY_BYTES: tl.constexpr,
 ):  # fmt: skip
-    """The runs of a share: maximum and sum [WARPS, ROWS] and output [WARPS, DIM, ROWS] of every warp."""
+    """Attend to a share's runs: maximum and sum [WARPS, ROWS] and output [WARPS, DIM, ROWS] of every warp."""
     r = tl.arange(0, WARPS * TILE)
     w = tl.arange(0, WARPS)
     c = tl.arange(0, HALF)
     d = tl.arange(0, DIM)
-    # Which of the warps' tokens is loaded in which row; TILE tokens in a row belong to one warp.
+    # Token that each row loads; TILE consecutive tokens belong to one warp.
     key_place = r // 8 % WARPS * TILE + r // (8 * WARPS) * 8 + r % 8
     rep = r // (4 * WARPS)
     value_place = r // 4 % WARPS * TILE + rep // 4 * 16 + r % 4 * 4 + rep % 4
@@ -125,7 +124,7 @@ def _runs(  # type: ignore[no-untyped-def]
             next_c, next_s = _turn(cosines, sines, position, table_rows, WARPS, TILE, HALF)
         for tile in range(1 if ONE_TILE else tl.cdiv(count, WARPS * TILE)):
             at = tile * (WARPS * TILE)
-            # Tokens past the run are read as its last one and weighed with nothing.
+            # Tokens past the run's end read its last one, and get weight 0.
             line = tl.minimum(at + key_place, count - 1)[:, None] * DIM + c[None, :]
             k1 = tl.load(keys + line)
             k2 = tl.load(keys + line + HALF)
@@ -145,14 +144,14 @@ def _runs(  # type: ignore[no-untyped-def]
             scores = tl.dot(_as_factor(h2 * cos + h1 * sin, WARPS, TILE, HALF), a2, scores)
             scores = tl.where((at + place < count)[:, :, None], scores * exponent, float("-inf"))
             new = tl.maximum(largest, tl.max(scores, 1))
-            # A warp without a token keeps -inf; the difference of two of them must not become NaN.
+            # A warp that has seen no key yet keeps -inf; the difference of two such values must not become NaN.
             base = tl.where(new == float("-inf"), 0.0, new)
             weights = tl.exp2(scores - base[:, None, :])
             keep = tl.exp2(largest - base)
             total = total * keep + tl.sum(weights, 1)
             largest = new
-            # The values' scale rides on the weights, so that the codes, exact in fp16, enter as they are, but raised:
-            # what that adds is the same for every column, and known.
+            # The values' scale is multiplied into the weights; the codes are exact in fp16, plus a constant (`_raised`)
+            # whose contribution is the same for every column and is subtracted at the end.
             weights = (weights * vs[:, :, None]).to(tl.float16)
             raised = raised * keep + tl.sum(weights.to(tl.float32), 1)
             whole = _raised(v, BY_BYTES).reshape(TILE // 16, 4, WARPS, 4, 8, DIM // 8)
@@ -163,7 +162,7 @@ def _runs(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _lines(query, rows, head, num_rows, count, query_head, query_token):  # type: ignore[no-untyped-def]
-    """Offsets and tokens of query rows; rows past the last are computed as the last one and not stored."""
+    """Offsets and tokens of query rows; rows past the last repeat it and are not stored."""
     known = tl.minimum(rows, num_rows - 1)
     token = known % count
     line = (head * (num_rows // count) + known // count).to(tl.int64) * query_head + token.to(tl.int64) * query_token
@@ -177,7 +176,7 @@ def _plain_share(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr, PLAIN_TILES: tl.constexpr, PLAIN_TILE: tl.constexpr, DIM: tl.constexpr,
     HALF: tl.constexpr, VALUE_TYPE: tl.constexpr,
 ):  # fmt: skip
-    """A share of the slab, as in `lazy.prefill_kernel`."""
+    """Attend to one share of the slab, as `lazy.prefill_kernel` does."""
     m = tl.arange(0, 16)
     c = tl.arange(0, HALF)[None, :]
     line, token = _lines(query, m, head, num_rows, count, query_head, query_token)
@@ -193,7 +192,7 @@ def _plain_share(  # type: ignore[no-untyped-def]
     )  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()
-    # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
+    # A row that sees no key of this share has no sum; its maximum of -inf is passed on to the merge.
     total = tl.where(total > 0, total, 1.0)
     pointers = outputs + (to + m).to(tl.int64)[:, None] * DIM + tl.arange(0, DIM)[None, :]
     tl.store(pointers, (output / total[:, None]).to(outputs.dtype.element_ty), mask=(m < num_rows)[:, None])
@@ -208,7 +207,7 @@ def _chunk_share(  # type: ignore[no-untyped-def]
     FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr,
     HALF: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.constexpr, TILE: tl.constexpr, BY_BYTES: tl.constexpr,
 ):  # fmt: skip
-    """The runs of a share: every warp's part by `_runs`, then their sum."""
+    """Attend to the runs of one share: each warp's part by `_runs`, then the sum over warps."""
     n = tl.arange(0, ROWS)
     line, _ = _lines(query, n, head, num_rows, count, query_head, query_token)
     line = line[None, :] + _channel(HALF)[:, None]
@@ -244,7 +243,7 @@ def attend_few(  # type: ignore[no-untyped-def]
     """Program (share, KV head); num_warps must be WARPS. Row m is query head m // count of the group, token m % count.
 
     `turns` fp16 [2, TILE, HALF]: cosines and sines of the first TILE positions. DEPENDENT as in `merge_shares`. AHEAD:
-    the query's turn for the next tile is asked for before this one is computed.
+    the query's rotation for the next tile is loaded before the current one is computed.
     """
     share, head = tl.program_id(0), tl.program_id(1)
     if DEPENDENT:

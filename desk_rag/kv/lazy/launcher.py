@@ -1,11 +1,12 @@
-"""Kernel B's launcher: how attention over int8 position-free chunks is divided among programs, and where all lies.
+"""Launch lazy attention: divide the keys of int8 chunks among Triton programs, and find their addresses.
 
-Knows Triton, addresses and the GPU's size; the programs themselves are `lazy.prefill_kernel` and, for a decode step,
-`lazy.decode_kernel`; what they leave is brought together by `lazy.merge_kernel`. The reference is
-`lazy.reference.attend`. Needs Triton at import, so it is imported only where `kernels` allows it.
+The programs are `lazy.prefill_kernel` and, for decode steps, `lazy.decode_kernel`; `lazy.merge_kernel` combines their
+partial results. The reference is `lazy.reference.attend`. This module imports Triton, so `lazy.backend` imports it only
+where Triton can be used.
 
-Everything that stays the same during an answer is looked up once: the words, the rows of addresses, and for each number
-of query rows how the tokens are divided. A decode step is then one launch a layer that reads a length and no list.
+Everything that stays the same during an answer is computed once: the packed token runs, the rows of addresses, and the
+division of the tokens for each number of query rows. A decode step is then one launch per layer that reads a length and
+no list.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ value_scale."""
 _LEAST_TILE = 32
 _FEW_PLAIN_TILE = 32
 _PLAIN_TILES = (2, 16)
-"""Tiles of the slab per program: few, or where the others have more to do anyway, so many that one program a head does
-it. Of Llama-3.1-8B's shape at 32,768 tokens that leaves the others 16 tiles instead of 19 (34.4 us for 38.4)."""
+"""Slab tiles per program: the first number normally, the second where the programs of the chunks take longer anyway, so
+that one program per head reads the slab and the others get fewer tiles."""
 _PLAIN_BESIDE = 0.8
-"""Tiles of the slab that take as long as one of chunks, on an H200."""
+"""Slab tiles that take as long as one chunk tile, on an H200."""
 _INTERPRETED_PROGRAMS = 6
-"""Without a GPU: enough to have several shares."""
+"""Programs in Triton's interpreter: enough to have several shares."""
 _LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Division of the work of a number of query rows; built once per answer."""
+    """Division of the work for one number of query rows; computed once per answer."""
 
     tuning: LazyTuning
     words: torch.Tensor
-    """int64 [runs]."""
+    """int64 [runs]: the packed token runs (`lazy.tiles.TokenRun`)."""
     firsts: torch.Tensor
-    """int32 [shares + 1]: where the words of each share begin."""
+    """int32 [shares + 1]: index of each share's first word."""
     shares: int
     one_run: bool
-    """Every share is one word."""
+    """True if every share is one run."""
     tile: int
     """Tokens that a program reads at once."""
     plain_tile: int
@@ -60,13 +61,13 @@ class _Division:
     plain_tiles: int
     """Tiles of the slab per program."""
     one_tile: bool
-    """No run is longer than a tile."""
+    """True if no run is longer than a tile."""
     block: int
     blocks: int
     arrived: torch.Tensor
-    """int32 [H, blocks], zero between launches."""
+    """int32 [H, blocks]: counts finished programs; zero between launches."""
     turns: tuple[torch.Tensor, ...]
-    """For `lazy.decode_kernel`, per table: fp16 [2, tile, half], cosines and sines of the first positions."""
+    """Cosines and sines of the first positions for `lazy.decode_kernel`, per table: fp16 [2, tile, half]."""
 
 
 @dataclass(slots=True)
@@ -83,27 +84,28 @@ class LazyKernel:
 
     context: LazyContext
     rows: torch.Tensor
-    """int64 [L, chunks, 8]; rows of layers that are not int8 are zeros and never used."""
+    """int64 [L, chunks, 8], see `FIELDS`; zeros, and never read, for layers that are not int8."""
     codes: torch.Tensor
-    """int8 anchor."""
+    """int8; addresses of codes are offsets from it."""
     scales: torch.Tensor
-    """fp16 anchor."""
+    """The same memory as fp16; addresses of scales are offsets from it."""
     alignment: tuple[tuple[int, int], ...]
-    """Per layer: what divides every address of codes (up to 16 bytes) and of scales (up to 8 elements)."""
+    """Common alignment per layer of the addresses of codes (at most 16 bytes) and of scales (at most 8 elements)."""
     one_group: tuple[bool, ...]
-    """Per layer: every chunk has a single group of key scales."""
+    """True for layers in which every chunk has a single group of key scales."""
     attention_scaling: tuple[float, ...]
-    """Per table: what cos and sin are multiplied by (YaRN); turning by two tables would apply it twice."""
+    """Factor per table that cos and sin contain (YaRN); rotating query and key would apply it twice."""
     kv_heads: int
     dim: int
     tuning: LazyTuning | None
-    """None: the default for the number of query rows."""
+    """None for the default of each number of query rows."""
     processors: int
     prepares: bool
-    """The GPU can prepare a launch while the one before runs."""
+    """True if the GPU can prepare a launch while the previous one runs."""
     divisions: dict[tuple[int, bool, bool], _Division] = field(default_factory=dict)
-    """By query rows per KV head, whether they are fp32, and whether `lazy.decode_kernel` can serve."""
-    workspace: dict[torch.dtype, _Workspace] = field(default_factory=dict)
+    """Divisions by query rows per KV head, whether these are fp32, and whether `lazy.decode_kernel` can be used."""
+    workspace: list[_Workspace] = field(default_factory=list)
+    """The current workspace, if any launch needed one yet."""
 
     @classmethod
     def of(cls, context: LazyContext, kv_heads: int, dim: int, tuning: LazyTuning | None = None) -> LazyKernel:
@@ -163,7 +165,7 @@ class LazyKernel:
         dependent = tuning.dependent and self.prepares and not tuning.fused
         plain = triton.cdiv(keys.shape[2], how.plain_tile * how.plain_tiles)
         shares = plain + how.shares
-        space = self._space(shares * self.kv_heads * num_rows, _share_type(tuning, query))
+        space = self._space(shares * self.kv_heads * num_rows)
         result = torch.empty((1, count, heads, dim), dtype=query.dtype, device=query.device)
         common = {
             "DEPENDENT": dependent, "LENGTH_IN_MEMORY": length is not None, "PLAIN_TILES": how.plain_tiles,
@@ -192,7 +194,7 @@ class LazyKernel:
                 query, keys, values, result, how.words, how.firsts, self.rows[layer], self.codes, self.scales, cos, sin,
                 space.outputs, space.sums, how.arrived, *lengths, FUSED=tuning.fused, MERGE_ROWS=merge_rows,
                 MERGE_STEP=_merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
-                ROTATION=int(tuning.rotation), ONE_GROUP=self.one_group[layer], **_shape(dim, int(cos.shape[1])),
+                ROTATE_QUERY=tuning.rotate_query, ONE_GROUP=self.one_group[layer], **_shape(dim, int(cos.shape[1])),
                 **_types(query, tuning), BLOCK=how.block, **common,
             )  # fmt: skip
         if not tuning.fused:
@@ -205,9 +207,11 @@ class LazyKernel:
         return result
 
     def _division(self, num_rows: int, fp32: bool, few: bool, slots: int) -> _Division:
-        """Divide this many query rows per KV head: long runs where there are rows enough to fill the chip.
+        """Divide the work for this many query rows per KV head: longer runs where the rows alone fill the GPU.
 
-        `few`: `lazy.decode_kernel` can serve them; `slots` of the slab are read by programs too.
+        Args:
+            few: `lazy.decode_kernel` can be used.
+            slots: slots of the slab, which programs read as well.
         """
         known = self.divisions.get((num_rows, fp32, few))
         if known is not None:
@@ -224,7 +228,7 @@ class LazyKernel:
         while not tuning.few and tile > _LEAST_TILE and tile // 2 >= share:
             tile //= 2
         plain_tile, plain_tiles = tile, _PLAIN_TILES[0]
-        if tuning.few:  # one wave, whose programs read the slab too
+        if tuning.few:  # all programs run at once, those that read the slab included
             plain_tile = _FEW_PLAIN_TILE
             plain_tiles = _plain_tiles(triton.cdiv(slots, plain_tile), share / tile, wanted // self.kv_heads)
             wanted -= triton.cdiv(slots, plain_tile * plain_tiles) * self.kv_heads
@@ -251,7 +255,7 @@ class LazyKernel:
         return division
 
     def _turns(self, count: int) -> tuple[torch.Tensor, ...]:
-        """The first `count` rows of cos and sin; past the table its last row, which belongs to no token."""
+        """The first `count` rows of cos and sin; rows past the table's end repeat its last one and are not used."""
         tables = self.context.tables
         row = torch.arange(count, device=self.rows.device)
         return tuple(
@@ -259,20 +263,15 @@ class LazyKernel:
             for pair in zip(tables.cos, tables.sin, strict=True)
         )
 
-    def _space(self, lines: int, dtype: torch.dtype) -> _Workspace:
-        workspace = self.workspace.get(dtype)
-        if workspace is None or workspace.sums.shape[0] < lines:
-            device = self.rows.device
-            workspace = _Workspace(
-                torch.empty((lines, self.dim), dtype=dtype, device=device),
-                torch.empty(lines, dtype=torch.float32, device=device),
-            )
-            self.workspace[dtype] = workspace
-        return workspace
+    def _space(self, lines: int) -> _Workspace:
+        if not self.workspace or self.workspace[0].sums.shape[0] < lines:
+            outputs = torch.empty((lines, self.dim), dtype=torch.float32, device=self.rows.device)
+            self.workspace[:] = [_Workspace(outputs, outputs.new_empty(lines))]
+        return self.workspace[0]
 
 
 def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
-    """Return the tiles of the slab per program, of `tiles`; each of a head's `programs` has `chunk_tiles` others."""
+    """Slab tiles per program, if the slab has `tiles` and each of a head's `programs` has `chunk_tiles` of chunks."""
     per_program = _PLAIN_TILES[1] if tiles <= _PLAIN_BESIDE * chunk_tiles else _PLAIN_TILES[0]
     while triton.cdiv(tiles, per_program) > max(1, programs // 4):  # a small GPU, or much room for the answer
         per_program *= 2
@@ -280,22 +279,20 @@ def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
 
 
 def serves_few(num_rows: int, dim: int, half: int) -> bool:
-    """True if `lazy.decode_kernel` can do that many query rows per KV head; besides, it wants one group of scales, not
-    fp32."""
+    """True if `lazy.decode_kernel` handles this many query rows per KV head and these head sizes.
+
+    It also needs one group of scales per chunk and a dtype of 16 bits.
+    """
     return num_rows <= LEAST_BLOCK and dim == 2 * half and dim >= 32 and dim == triton.next_power_of_2(dim)
 
 
 def stages_of(tuning: LazyTuning, one_group: bool) -> int:
-    """Several groups of scales are loaded per tile and go through shared memory too, of which some GPUs have 99 KB."""
+    """Pipeline stages; one fewer with several groups of scales, which need shared memory, too (99 KB on some GPUs)."""
     return tuning.stages if one_group else max(1, tuning.stages - 1)
 
 
-def _share_type(tuning: LazyTuning, query: torch.Tensor) -> torch.dtype:
-    return torch.float16 if tuning.half_shares and query.dtype != torch.float32 else torch.float32
-
-
 def _merge_step(numbers: int, warps: int) -> int:
-    """Shares merged at once: 64 numbers per thread are on their way together."""
+    """Shares merged at once, so that each thread has 64 numbers in flight."""
     return max(1, min(32, 64 * 32 * warps // numbers))
 
 
@@ -310,10 +307,10 @@ def _shape(dim: int, half: int) -> dict[str, int]:
 
 
 def _types(query: torch.Tensor, tuning: LazyTuning) -> dict[str, Any]:
-    """In which types keys are widened and meet the query, and weights the values.
+    """Types in which keys are dequantized and multiplied by the query, and weights by the values.
 
-    fp16 has three bits more than bf16, and rotated keys and queries are far from its ends; values keep the range of the
-    model's own dtype, but on the CPU fp32, because the interpreter cannot multiply bf16.
+    Keys and queries use fp16: it has three more mantissa bits than bf16, and they are far from its range's ends. Values
+    keep the range of the model's dtype, except on the CPU, where the interpreter cannot multiply bf16.
     """
     if query.dtype == torch.float32:
         return {"KEY_TYPE": tl.float32, "VALUE_TYPE": tl.float32, "PRECISION": "ieee", "MATH": tl.float32}

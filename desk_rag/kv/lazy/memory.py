@@ -1,6 +1,6 @@
 """Decide whether an answer's chunks are materialised in the compute dtype or attended to as int8, by arithmetic.
 
-Knows bytes. Materialised, a context costs its int8 payloads while they are placed, and its slab for the whole answer;
+Materialised, a context costs its int8 payloads while they are placed, and its slab for the whole answer;
 lazily it costs the payloads for the whole answer, and a slab for prefix, question and answer alone.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HEADROOM = 0.9
 """Share of the free memory that may be planned with: allocators round up, and the question's pass needs some too."""
 _INT8_SHARE = 0.52
-"""Most bytes of an int8 chunk KV for one of fp16; the store's own bar."""
+"""Maximum size of int8 chunk KV, as a share of fp16; the bar that the store has for it."""
 
 
 class AttentionPath(Enum):

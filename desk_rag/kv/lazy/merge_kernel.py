@@ -1,7 +1,8 @@
-"""Bringing the shares of a row of queries to one maximum, in Triton's language: in Kernel B's last program or alone.
+"""Merge the partial results of lazy attention by log-sum-exp.
 
-Needs Triton at import. Alone it is bound by latency, not by bytes: so as many programs as columns can be divided among,
-and as many shares on their way at once as registers hold.
+This is done by the attention's last program, or in a launch of its own. That launch is bound by latency, not by bytes,
+so its columns are divided among many programs, and each loads as many shares at once as its registers hold. This module
+imports Triton.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def merged(  # type: ignore[no-untyped-def]
     outputs, sums, result, shares, head, heads, first_row, num_rows, count,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Bring all shares of ROWS query rows of one KV head to one maximum, divide once, write the result."""
+    """Merge all shares of ROWS query rows of one KV head and write the result."""
     row = first_row + tl.arange(0, ROWS)
     d = tl.arange(0, DIM_PADDED)
     s = tl.arange(0, STEP)
@@ -29,7 +30,7 @@ def merged(  # type: ignore[no-untyped-def]
         offsets = ((start + s)[:, None] * heads + head) * num_rows + known[None, :]
         inside = (start + s < shares)[:, None]
         place = outputs + offsets.to(tl.int64)[:, :, None] * DIM + d[None, None, :]
-        # Not through the L1 cache: other programs wrote this, and their neighbours in a line may still be written.
+        # Past the L1 cache: other programs wrote this, and the rest of a cache line may still be written.
         lse = tl.load(sums + offsets, mask=inside, other=float("-inf"), cache_modifier=".cg")
         part = tl.load(place, mask=inside[:, :, None] & (d < DIM)[None, None, :], other=0.0, cache_modifier=".cg")
         new = tl.maximum(largest, tl.max(lse, 0))
@@ -52,7 +53,7 @@ def merge_shares(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Program (query row, KV head, block of COLUMNS columns), STEP shares at once.
 
-    DEPENDENT: launched while the programs that leave the shares still run; waits here until their stores are seen.
+    DEPENDENT: launched while the programs that write the shares still run; waits here until their stores are visible.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     heads = tl.num_programs(1)
@@ -67,7 +68,7 @@ def merge_shares(  # type: ignore[no-untyped-def]
     output = tl.zeros([COLUMNS], dtype=tl.float32)
     for start in range(0, shares, STEP):
         share = start + s
-        # Shares past the last are read as the last one and weighed with nothing: cheaper than a mask per element.
+        # Shares past the last read it, and get weight 0: cheaper than a mask per element.
         offsets = (tl.minimum(share, shares - 1) * heads + head) * num_rows + row
         lse = tl.where(share < shares, tl.load(sums + offsets, cache_modifier=".cg"), float("-inf"))
         place = outputs + offsets.to(tl.int64)[:, None] * DIM + d[None, :]

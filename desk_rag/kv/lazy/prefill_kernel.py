@@ -1,23 +1,22 @@
-"""The program of Kernel B, in Triton's language: one launch attends to prefix, suffix and int8 chunks of one layer.
+"""Triton kernel of lazy attention: one launch attends to prefix, suffix and int8 chunks of one layer.
 
-Knows addresses; what they mean and how many programs there are is decided by `lazy.launcher`. Needs Triton at import.
+`lazy.launcher` computes the addresses and the number of programs. This module imports Triton.
 
-A program takes a share of the keys of one KV head and a block of its query rows (flash-decoding). The first shares are
-tiles of the slab, whose keys are rotated already; the others are runs of chunk tokens, each told by one 64-bit word
-(`lazy.tiles.TokenRun`). Every program leaves its normalised output and log-sum-exp; the last to finish, known by an
-atomic count, merges them and resets the count, so that a layer is one launch and a graph of launches can be replayed.
+A program takes a share of the keys of one KV head and a block of its query rows (flash decoding). The first shares are
+tiles of the slab, whose keys are already rotated; the others are runs of chunk tokens, each described by one 64-bit
+word (`lazy.tiles.TokenRun`). Every program writes its normalised output and log-sum-exp. The last one to finish, found
+by an atomic counter, merges them and resets the counter, so a layer is one launch and can be replayed in a CUDA graph.
 
-Rotation, by angle addition: q R(-p0) R(j) k is the score of a token j places behind p0, so one of two can happen.
-  KEYS   the query stays, keys are turned by their position: for many query rows
-  RUN    the query is turned back once per run, keys by their place in the run
-  TILE   the query is turned back once per tile, keys by their place in the tile: those few rows of the table stay in
-         registers for the program's whole life, and no table is read per token
+The score of a token at position p0 + j is q R(-p0) R(j) k, so the rotation can be divided between query and key. With
+many query rows, the query stays as it is and keys are rotated by their positions. With few (ROTATE_QUERY), the query is
+rotated back once per tile and keys by their offset in the tile: those few rows of the table stay in registers while the
+program runs, and no table is read per token.
 (LazyAttention, arXiv 2606.04302, for deferred rotation and the packed word; here keys are raw instead of rotated at
 document-local positions, so the second rotation is added.)
 
-A key's zero point is added before the rotation: as a correction of rank one it would need a rotated zero per token,
-which is as many operations. The scale of keys cannot move to the query either, because the rotation mixes two
-channels of different scales. The values' scale rides on the weights.
+A key's zero point is added before the rotation: a rank-one correction afterwards would need a rotated zero per token,
+which is as many operations. The keys' scale cannot move to the query either, because the rotation mixes two channels of
+different scales. The values' scale is multiplied into the weights.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from desk_rag.kv.lazy.merge_kernel import merged
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _columns(pointers, column, SIZE: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load; lanes past SIZE, which only padding has, are left out."""
+    """Load columns; those past SIZE are padding and read as 0."""
     if SIZE == PADDED:
         return tl.load(pointers)
     else:  # noqa: RET505 - Triton compiles one of the two branches only if it sees both
@@ -40,7 +39,7 @@ def _columns(pointers, column, SIZE: tl.constexpr, PADDED: tl.constexpr):  # typ
 
 @triton.jit  # type: ignore[untyped-decorator]
 def runs_of(firsts, share, ONE_RUN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """From which word to before which a share goes."""
+    """First word of a share, and the word after its last."""
     if ONE_RUN:
         return share, share + 1
     else:  # noqa: RET505
@@ -54,7 +53,7 @@ def _softmax_step(scores, largest, total):  # type: ignore[no-untyped-def]
     Returns weights, the factor for what was summed before, and the new maximum and sum.
     """
     new = tl.maximum(largest, tl.max(scores, 1))
-    # A block of which nothing is visible yet keeps -inf; the difference of two of them must not become NaN.
+    # A row that has seen no key yet keeps -inf; the difference of two such values must not become NaN.
     base = tl.where(new == float("-inf"), 0.0, new)
     weights = tl.exp2(scores - base[:, None])
     keep = tl.exp2(largest - base)
@@ -68,14 +67,14 @@ def _plain(  # type: ignore[no-untyped-def]
     REST: tl.constexpr, REST_PADDED: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr,
     VALUE_TYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of the slab: keys that are rotated already; `last` [BLOCK] is the last slot each query row sees."""
+    """Attend to tiles of the slab, whose keys are already rotated; `last` [BLOCK] is the last slot each row sees."""
     c = tl.arange(0, HALF_PADDED)[None, :]
     d = tl.arange(0, DIM_PADDED)[None, :]
     r = tl.arange(0, REST_PADDED)[None, :]
     i = tl.arange(0, TILE)
     for tile in range(share * TILES, tl.minimum((share + 1) * TILES, tl.cdiv(length, TILE))):
         slot = tile * TILE + i
-        # Slots past the end are read as the last one and weighed with nothing: cheaper than a mask per element.
+        # Slots past the end read the last one, and get weight 0: cheaper than a mask per element.
         line = tl.minimum(slot, length - 1).to(tl.int64)[:, None] * key_token
         k1 = _columns(keys + line + c, c, HALF, HALF_PADDED).to(KEY_TYPE)
         k2 = _columns(keys + line + HALF + c, c, HALF, HALF_PADDED).to(KEY_TYPE)
@@ -93,7 +92,7 @@ def _plain(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turned_back(q1, q2, cosines, sines, position, unscaled, HALF: tl.constexpr, HALF_PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The query's halves rotated by -position; `unscaled` takes the attention scaling of the table out again."""
+    """Halves of the query rotated by -position; `unscaled` undoes the attention scaling that the table contains."""
     c = tl.arange(0, HALF_PADDED)
     cos = _columns(cosines + position * HALF + c, c, HALF, HALF_PADDED)[None, :] * unscaled
     sin = _columns(sines + position * HALF + c, c, HALF, HALF_PADDED)[None, :] * unscaled
@@ -102,7 +101,7 @@ def _turned_back(q1, q2, cosines, sines, position, unscaled, HALF: tl.constexpr,
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _angles(cosines, sines, first, table_rows, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows first..first + TILE - 1 of cos and sin; past the table its last row, which belongs to no token."""
+    """Rows first..first + TILE - 1 of cos and sin; rows past the table's end repeat its last one and are not used."""
     c = tl.arange(0, HALF_PADDED)[None, :]
     line = tl.minimum(first + tl.arange(0, TILE), table_rows - 1)[:, None] * HALF
     return _columns(cosines + line + c, c, HALF, HALF_PADDED), _columns(sines + line + c, c, HALF, HALF_PADDED)
@@ -112,7 +111,7 @@ def _angles(cosines, sines, first, table_rows, HALF: tl.constexpr, HALF_PADDED: 
 def _widened(  # type: ignore[no-untyped-def]
     codes, scale, zero, coarse, column, SIZE: tl.constexpr, PADDED: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
-    """code * scale + zero in MATH; `coarse` are the offsets of scale and zero, one line or one per token."""
+    """Dequantize: code * scale + zero in MATH; `coarse` are offsets of scale and zero, one line or one per token."""
     by = _columns(scale + coarse, column, SIZE, PADDED).to(MATH)
     return codes.to(MATH) * by + _columns(zero + coarse, column, SIZE, PADDED).to(MATH)
 
@@ -121,18 +120,18 @@ def _widened(  # type: ignore[no-untyped-def]
 def _chunk(  # type: ignore[no-untyped-def]
     q1, q2, q3, largest, total, output, words, firsts, rows, codes, scales, cosines, sines, head, share, table_rows,
     unscaled,
-    ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr, ROTATION: tl.constexpr, ONE_GROUP: tl.constexpr,
+    ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr, ROTATE_QUERY: tl.constexpr, ONE_GROUP: tl.constexpr,
     FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
     REST_PADDED: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr, VALUE_TYPE: tl.constexpr,
     PRECISION: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
-    """The runs of chunk tokens that are a share."""
+    """Attend to the runs of chunk tokens in one share."""
     c = tl.arange(0, HALF_PADDED)[None, :]
     d = tl.arange(0, DIM_PADDED)[None, :]
     r = tl.arange(0, REST_PADDED)[None, :]
     i = tl.arange(0, TILE)
-    if ROTATION == 2:
+    if ROTATE_QUERY:
         kc, ks = _angles(cosines, sines, 0, table_rows, HALF, HALF_PADDED, TILE)
     first, end = runs_of(firsts, share, ONE_RUN)
     for index in range(1 if ONE_RUN else end - first):
@@ -153,12 +152,10 @@ def _chunk(  # type: ignore[no-untyped-def]
             group = head * tl.load(row + 2).to(tl.int32)
         a1 = q1
         a2 = q2
-        if ROTATION == 1:
-            a1, a2 = _turned_back(q1, q2, cosines, sines, position, unscaled, HALF, HALF_PADDED)
         for tile in range(1 if ONE_TILE else tl.cdiv(count, TILE)):
             at = tile * TILE
             live = at + i < count
-            # Tokens past the run are read as its last one and weighed with nothing.
+            # Tokens past the run's end read its last one, and get weight 0.
             token = tl.minimum(at + i, count - 1)
             line = token[:, None] * DIM
             k1 = _columns(keys + line + c, c, HALF, HALF_PADDED)
@@ -168,10 +165,8 @@ def _chunk(  # type: ignore[no-untyped-def]
             coarse = head * DIM if ONE_GROUP else ((group + (start + token) // span) * DIM)[:, None]
             k1 = _widened(k1, scale, zero, coarse + c, c, HALF, HALF_PADDED, MATH)
             k2 = _widened(k2, scale, zero, coarse + HALF + c, c, HALF, HALF_PADDED, MATH)
-            if ROTATION == 2:
+            if ROTATE_QUERY:
                 a1, a2 = _turned_back(q1, q2, cosines, sines, position + at, unscaled, HALF, HALF_PADDED)
-            elif ROTATION == 1:
-                kc, ks = _angles(cosines, sines, at, table_rows, HALF, HALF_PADDED, TILE)
             else:
                 kc, ks = _angles(cosines, sines, position + at, table_rows, HALF, HALF_PADDED, TILE)
             t1 = (k1 * kc.to(MATH) - k2 * ks.to(MATH)).to(KEY_TYPE)
@@ -184,7 +179,7 @@ def _chunk(  # type: ignore[no-untyped-def]
                 scores = tl.dot(q3.to(KEY_TYPE), tl.trans(k3), scores, input_precision=PRECISION)
             scores = tl.where(live[None, :], scores, float("-inf"))
             weights, keep, largest, total = _softmax_step(scores, largest, total)
-            # The values' scale rides on the weights, so that the codes, exact in any of these types, enter as they are.
+            # The values' scale is multiplied into the weights; the codes themselves are exact in any of these types.
             weights = (weights * vs[None, :]).to(VALUE_TYPE)
             output = tl.dot(weights, v.to(VALUE_TYPE), output * keep[:, None], input_precision=PRECISION)
     return largest, total, output
@@ -197,7 +192,7 @@ def attend_shares(  # type: ignore[no-untyped-def]
     exponent, unscaled,
     DEPENDENT: tl.constexpr, FUSED: tl.constexpr, MERGE_ROWS: tl.constexpr, MERGE_STEP: tl.constexpr,
     LENGTH_IN_MEMORY: tl.constexpr, PLAIN_TILES: tl.constexpr, ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr,
-    ROTATION: tl.constexpr,
+    ROTATE_QUERY: tl.constexpr,
     ONE_GROUP: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
     REST_PADDED: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr,
@@ -207,7 +202,7 @@ def attend_shares(  # type: ignore[no-untyped-def]
     share, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(1)
     m = block * BLOCK + tl.arange(0, BLOCK)
-    # Rows past the last are computed as the last one and not stored.
+    # Rows past the last repeat it and are not stored.
     known = tl.minimum(m, num_rows - 1)
     c = tl.arange(0, HALF_PADDED)[None, :]
     d = tl.arange(0, DIM_PADDED)
@@ -236,14 +231,14 @@ def attend_shares(  # type: ignore[no-untyped-def]
     else:
         largest, total, output = _chunk(
             q1, q2, q3, largest, total, output, words, firsts, rows, codes, scales, cosines, sines, head,
-            share - plain_shares, table_rows, unscaled, ONE_RUN, ONE_TILE, ROTATION, ONE_GROUP, FIELDS, CODES_BY,
+            share - plain_shares, table_rows, unscaled, ONE_RUN, ONE_TILE, ROTATE_QUERY, ONE_GROUP, FIELDS, CODES_BY,
             SCALES_BY, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE, VALUE_TYPE, PRECISION,
             MATH,
         )  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()
     place = (share * heads + head) * num_rows + m
-    # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
+    # A row that sees no key of this share has no sum; its maximum of -inf is passed on to the merge.
     total = tl.where(total > 0, total, 1.0)
     output = output / total[:, None]
     to = outputs + place.to(tl.int64)[:, None] * DIM + d[None, :]

@@ -38,7 +38,7 @@ class LazyContext:
     """The chunks of one answer as they were loaded, and where they stand."""
 
     chunks: tuple[QuantizedKV, ...]
-    """On the computing device; must stay alive and unchanged while the context is used."""
+    """Chunks on the computing device; they must stay alive and unchanged while the context is used."""
     placements: tuple[Placement, ...]
     tables: RotaryTables
 

@@ -13,7 +13,7 @@ from desk_rag.kv.positions import Placement
 _POSITION_BITS, _SEGMENT_BITS, _COUNT_BITS = 20, 12, 12
 _START_BITS = 63 - _POSITION_BITS - _SEGMENT_BITS - _COUNT_BITS
 MOST_TOKENS = 1 << _COUNT_BITS
-"""In one run."""
+"""Maximum tokens of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class TokenRun:
     """Consecutive tokens of one chunk, packed as [start : 19 | count - 1 : 12 | segment : 12 | position : 20]."""
 
     start: int
-    """Its first token, counted in the chunk."""
+    """Index of its first token in the chunk."""
     count: int
     """Tokens, 1..4096."""
     segment: int
@@ -47,10 +47,10 @@ class TokenRun:
 
 
 def pack_shares(placements: Sequence[Placement], most: int, tile: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The words of all chunks, in order, and where each share's words begin (one number more than shares).
+    """Pack all chunks into words, in order; also return the first word of each share, and the number of words.
 
-    Every share but the last has `most // tile` tiles of `tile` tokens, whole but for the last one of each chunk, so
-    that all programs have the same to do; a share goes on in the next chunk where one ends.
+    Every share but the last has `most // tile` tiles, so that all programs have the same amount of work. Tiles have
+    `tile` tokens, except the last one of each chunk. A share may continue in the next chunk.
     """
     assert 1 <= tile <= most and most % tile == 0
     words: list[int] = []

@@ -1,8 +1,8 @@
 """Rank cached chunk KV for eviction and admission.
 
 The store keeps what saves most: decayed hits x saved seconds per byte. A new chunk KV displaces only what is worth
-less, and only from its second use on. Time is counted in accesses, so a wall clock that jumps changes nothing. Other
-policies are compared with this one by `desk_rag.bench.eviction`.
+less, and only from its second use on. Time is counted in accesses, so a wall clock that jumps changes nothing.
+(Compared with other policies in bench/LOG.md, "Eviction policies".)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from desk_rag.kv.loading.retention import HALF_LIFE
 ADMIT_FROM = 2
 """Uses from which a chunk may displace another, so that reading everything once displaces nothing."""
 MOST_PAST_USES = 8
-"""Most uses counted for a new chunk KV, because its old uses cannot be told from recent ones."""
+"""Maximum uses counted for a new chunk KV, because its old uses cannot be told from recent ones."""
 _MIB = 1 << 20
 
 

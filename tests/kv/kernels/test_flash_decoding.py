@@ -84,7 +84,7 @@ def test_any_division_gives_the_same(programs: int, monkeypatch: pytest.MonkeyPa
     attention = split(tensors, tuning)
     close(attention(*tensors), tensors)
     if DEVICE.type == "cpu":
-        assert shares_for(10, 1, programs, 3) == {1: 1, 3: 3, 50: 10}[programs]
+        assert shares_for(10, 1, programs) == {1: 1, 3: 3, 50: 10}[programs]
 
 
 @pytest.mark.parametrize("length", [47, 48, 49, 63, 64, 65])
@@ -193,12 +193,12 @@ def test_what_cannot_be_read_16_bytes_at_once_is_refused() -> None:
 
 def test_shares_fill_the_programs_that_run_at_once() -> None:
     """Qwen2-7B's 28 blocks of 128 rows on 132 multiprocessors; a decode step; what needs no division."""
-    assert shares_for(130, 28, 132, 3) == 4 and shares_for(130, 28, 264, 3) == 9
-    assert 32 <= shares_for(130, 4, 264, 3) <= 64
-    assert shares_for(130, 300, 264, 3) == 1 and shares_for(1, 1, 264, 3) == 1
+    assert shares_for(130, 28, 132) == 4 and shares_for(130, 28, 264) == 9
+    assert 32 <= shares_for(130, 4, 264) <= 64
+    assert shares_for(130, 300, 264) == 1 and shares_for(1, 1, 264) == 1
     for tiles in (1, 2, 5, 13, 130, 514):
         for blocks in (1, 4, 28, 80, 150, 263, 264, 265, 2000):
-            assert 1 <= shares_for(tiles, blocks, 264, 3) <= max(1, min(tiles, 2 * 264 // blocks))
+            assert 1 <= shares_for(tiles, blocks, 264) <= max(1, min(tiles, 2 * 264 // blocks))
 
 
 Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -35,7 +35,7 @@ class Drawing:
     """Settings for drawing samples from a data set."""
 
     chunks: int = 5
-    """Per question, the right ones included."""
+    """Number of chunks per question, the right ones included."""
     near: bool = False
     """Distractors nearest in words to the question instead of any."""
     order: Order = Order.SHUFFLED

@@ -196,14 +196,14 @@ def _distinct(kind: Kind, number: int, draw: random.Random, taken: set[str]) -> 
     """`number` keys or values that are not in `taken`, which grows by them."""
     values: list[str] = []
     while len(values) < number:
-        one = _made(kind, draw)
+        one = _random_value(kind, draw)
         if one not in taken:
             taken.add(one)
             values.append(one)
     return values
 
 
-def _made(kind: Kind, draw: random.Random) -> str:
+def _random_value(kind: Kind, draw: random.Random) -> str:
     if kind is Kind.NUMBER:
         return str(draw.randint(1_000_000, 9_999_999))
     if kind is Kind.UUID:

@@ -1,6 +1,4 @@
-"""One question with its chunks and what a right answer holds: the form that every data set is brought into.
-
-Knows no file format but its own JSON object, and no model.
+"""One question with its chunks and what a right answer holds: the form that every data set is converted to.
 """
 
 from __future__ import annotations

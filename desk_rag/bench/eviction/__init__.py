@@ -1,1 +1,0 @@
-"""Compare the store's eviction policy with others on synthetic traces."""

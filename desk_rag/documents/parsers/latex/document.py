@@ -120,7 +120,7 @@ class _Reader:
                 part = part[section.end() :]
             caption = _CAPTION.match(part)
             part = caption["text"] if caption else part
-            if part.strip():
+            if part.strip(" \t{}"):
                 self._first_line = self._first_line if self._run else number
                 self._run.append(part)
         if ends or len(parts) > 1 and not parts[-1].strip():

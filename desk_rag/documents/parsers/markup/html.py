@@ -177,9 +177,8 @@ def _rows_of(table: LexborNode) -> Iterator[list[_Cell]]:
         for node in nodes:
             _fill(cells, reaching)
             width, height = (_span(node, name) for name in ("colspan", "rowspan"))
-            text, is_header = _cell_text(node), node.tag == "th"
-            for column in range(len(cells), len(cells) + width):
-                cell = _Cell(text if is_header or column == len(cells) else "", is_header, width > 1)
+            cell = _Cell(_cell_text(node), node.tag == "th", width > 1)
+            for _ in range(width):
                 cells.append(cell)
                 if height > 1:
                     reaching[len(cells) - 1] = height - 1, cell

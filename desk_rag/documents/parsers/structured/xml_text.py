@@ -10,6 +10,7 @@ from lxml import etree
 
 from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.markup import code
+from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.structured.nodes import Node, add_nodes
 
 _DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
@@ -79,10 +80,9 @@ def _text(element: etree._Element) -> str:
     text = "".join(element.itertext())
     if not _ESCAPED_HTML.search(text):
         return text
-    from selectolax.lexbor import LexborHTMLParser
-
-    page = LexborHTMLParser(text)
-    return page.body.text(separator=" ") if page.body is not None else text
+    page = Builder()
+    add_html(page, text)
+    return " ".join(block.text for block in page.done().blocks)
 
 
 def _property_list(element: etree._Element) -> Iterator[tuple[str, etree._Element]]:

@@ -129,6 +129,7 @@ _IN_LINES = frozenset(
 _BY_NAME: dict[str, Format] = {
     **dict.fromkeys(_CODE_NAMES.split(), Format.CODE),
     **dict.fromkeys(_TEXT_NAMES.split(), Format.TEXT),
+    "winmail.dat": Format.OUTLOOK,
 }
 KIND_NOT_READ = "not a kind of file that desk-rag reads"
 _UNREAD_KINDS = {
@@ -159,6 +160,7 @@ _HEADER = rb"[A-Za-z][\w-]*: [^\r\n]*(?:\r?\n[ \t][^\r\n]*)*\r?\n"
 _MESSAGE_HEADERS = re.compile(rb"(?:" + _HEADER + rb"){3}")
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 _ZIP = b"PK\x03\x04"
+_TNEF = b"\x78\x9f\x3e\x22"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MAILBOX_NAMES = frozenset({"inbox", "sent", "drafts", "templates", "archives", "junk", "trash"})
 """Names of Thunderbird's mailboxes, which have no ending."""
@@ -204,6 +206,8 @@ def format_of_content(data: bytes, promised: Format | None) -> Format:
         return Format.PDF
     if data.startswith(_ZIP):
         return _format_of_zip(data, promised)
+    if data.startswith(_TNEF):
+        return Format.OUTLOOK
     if data.startswith(_OLE):
         if _ENCRYPTED in data and promised is not Format.OUTLOOK:  # a message may carry such a file
             raise BrokenDocument("is encrypted", remedy="Save a copy without a password.")

@@ -125,7 +125,8 @@ def test_an_event_says_its_length_its_zone_and_the_days_it_leaves_out(read: Read
     )
     document = read("team.ics", f"BEGIN:VCALENDAR\n{series}{moved}END:VCALENDAR\n")
     assert texts(document)[1::2] == [
-        "Review: 1 April 2026 10:00 to 10:45; Repeats: freq=weekly, count=6, byday=we; "
+        "Review: 1 April 2026 10:00 to 10:45; "
+        "How often: every week on Wednesday, 6 times; Repeats: freq=weekly, count=6, byday=we; "
         "Not on: 15 April 2026 10:00; Time zone: America/New_York",
         "Review: 23 April 2026 15:30; Instead of: 22 April 2026 10:00; Time zone: America/New_York",
     ]

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ _FROM_BYTES = frozenset(
      Format.SLIDES, Format.SHEETS, Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.RICH_TEXT, Format.EBOOK,
      Format.PICTURE, Format.ARCHIVE}
 )  # fmt: skip
+_XML_ENCODING = re.compile(rb"\s*<\?xml[^>]*?\sencoding\s*=\s*[\"']([\w.:-]{2,40})")
 _WHOLE = frozenset({Format.NOTEBOOK, Format.CANVAS, Format.CALENDAR, Format.CONTACTS})
 """Text formats whose beginning alone cannot be parsed."""
 _BY_ENTRY = frozenset({Format.MAILBOX, Format.SHEETS, Format.CALENDAR, Format.CONTACTS})
@@ -140,7 +142,7 @@ def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tu
     if file_format in _FROM_BYTES:
         parsed: Parsed = parse(data, *limits)
     else:
-        text, note = _text(data)
+        text, note = _text(data, file_format)
         if file_format not in _WHOLE:
             text, cut = first_lines(text, most_text)
         _refuse_secret(text, guarded)
@@ -171,8 +173,9 @@ def _refuse_secret(text: str, guarded: bool) -> None:
         raise SecretDocument(f"secret: the content is {kind}")
 
 
-def _text(data: bytes) -> tuple[str, str]:
-    text, note = decode(data)
+def _text(data: bytes, file_format: Format) -> tuple[str, str]:
+    declared = _XML_ENCODING.match(data[:200]) if file_format is Format.XML else None
+    text, note = decode(data, declared[1].decode("ascii") if declared else "")
     if not text.strip("\ufeff\u200b").strip():  # white space of other encodings, or beyond ASCII
         raise EmptyDocument("is empty")
     return text, note

@@ -12,6 +12,12 @@ from dataclasses import dataclass, replace
 from desk_rag.documents.document import Block, BlockKind
 from desk_rag.sanitize import without_terminal_codes
 
+_TYPESETTING = str.maketrans(
+    {"\u00ad": "", "\u200b": "", "\u2060": "", "\ufeff": "", "\uf0b7": "•", "\uf0a7": "▪",
+     "\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "\ufb04": "ffl"}
+)  # fmt: skip
+"""Soft hyphens, marks without width and ligatures, which nobody types in a question; bullets of symbol fonts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -77,7 +83,8 @@ class Builder:
         removed there.
         """
         code = kind is BlockKind.CODE
-        encoded = without_terminal_codes(text, bare=not code).encode("utf-8", "replace")
+        text = without_terminal_codes(text, bare=not code)
+        encoded = (text if code else text.translate(_TYPESETTING)).encode("utf-8", "replace")
         text = encoded.decode("utf-8")
         text = text.expandtabs(4).strip("\n") if code else squeeze(text)
         if text.strip():
@@ -89,7 +96,7 @@ class Builder:
         self, level: int, text: str, lines: Lines = NOWHERE, page: int | None = None, *, opens_chunk: bool = False
     ) -> None:
         """Open a section of `level` (1 is outermost); the heading's own block carries its own path."""
-        text = " ".join(without_terminal_codes(text).split())
+        text = _name(text)
         if not text:
             return
         self._headings = [(depth, name) for depth, name in self._headings if depth < level]
@@ -102,12 +109,11 @@ class Builder:
 
     def section(self, path: Sequence[str]) -> None:
         """Replace the headings in force without a block of their own: keys above values, which the values repeat."""
-        names = (" ".join(without_terminal_codes(name).split()) for name in path)
-        self._headings = [(level, name) for level, name in enumerate(names, start=1) if name]
+        self._headings = [(level, name) for level, name in enumerate(map(_name, path), start=1) if name]
 
     def set_title(self, text: str) -> None:
         """Name the document; the first name given stays."""
-        self.title = self.title or " ".join(without_terminal_codes(text).split())[:_TITLE_CHARS]
+        self.title = self.title or _name(text)[:_TITLE_CHARS]
 
     def done(self, note: str = "", *, first_heading_is_title: bool = True) -> Parsed:
         """Return the result. A heading that opens it names the document if nothing else did.
@@ -160,6 +166,11 @@ def _cut(text: str) -> str:
         if end >= 0:
             return text[:end]
     return text
+
+
+def _name(text: str) -> str:
+    """Return a heading or a title in one line."""
+    return " ".join(without_terminal_codes(text).translate(_TYPESETTING).split())
 
 
 def squeeze(text: str) -> str:

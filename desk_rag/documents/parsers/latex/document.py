@@ -26,21 +26,27 @@ _TITLE = re.compile(r"\\title(?:\[[^\]]*\])?\{(?P<title>[^{}]*(?:\{[^{}]*\}[^{}]
 _COMMENT = re.compile(r"(?<!\\)%.*$")
 _TABLE_BEGIN = re.compile(r"\\begin\{(?P<kind>tabular\w*|longtable|array|tabu)\*?\}")
 _MARKUP = (
-    r"\\(?:begin|end)\{[^{}]*\}(?:\[[^\]]*\])?"
+    r"\\(?:hypertarget|phantomsection)\{[^{}]*\}\{?|\\def\\label\w+\{(?:[^{}]|\{[^{}]*\})*\}"
+    r"|\\(?:begin|end)\{[^{}]*\}(?:\[[^\]]*\])?"
     r"|\\(?:label|bibliographystyle|bibliography|usepackage|input|include|includegraphics|addbibresource|vspace|hspace)"
     r"\*?(?:\[[^\]]*\])?\{[^{}]*\}"
-    r"|\\(?:centering|maketitle|tableofcontents|listoffigures|appendix|clearpage|newpage|printbibliography)(?![A-Za-z])"
+    r"|\\(?:centering|maketitle|tableofcontents|listoffigures|appendix|clearpage|newpage|printbibliography|tightlist)(?![A-Za-z])"
 )
 _BREAK = re.compile(rf"{_MARKUP}|(?=\\item(?![A-Za-z]))|(?=\\(?:(?:sub){{0,2}}section|chapter|caption)\b)")
 """Marks at which a paragraph ends, in the middle of a line too."""
-_RULE = re.compile(r"\\(?:hline|toprule|midrule|bottomrule|(?:cline|cmidrule)(?:\([^)]*\))?\{[^{}]*\})")
-_COLUMNS = re.compile(r"\s*(?:\[[^\]]*\]|\{(?:[^{}]|\{[^{}]*\})*\})")
+_RULE = re.compile(
+    r"\\(?:end(?:first)?head|end(?:last)?foot|hline|toprule|midrule|bottomrule|(?:cline|cmidrule)(?:\([^)]*\))?\{[^{}]*\})"
+)
+_COLUMNS = re.compile(r"(?:\s*\[[^\]]*\](?=\s*\{))?\s*(?:\[[^\]]*\]|\{(?:[^{}]|\{[^{}]*\})*\})")
 _CAPTION = re.compile(r"\s*\\caption\*?(?:\[[^\]]*\])?\{(?P<text>.*)\}\s*$")
 _CITATION = re.compile(r"~?\\(?:[a-zA-Z]*cite[a-zA-Z]*)\*?(?:\[[^\]]*\])*\{(?P<keys>[^{}]*)\}")
 _REFERENCE = re.compile(r"~?\\(?:eq|c|C|auto|page|name)?ref\*?\{[^{}]*\}")
 _QUANTITY = re.compile(r"\\(?:SI|qty)(?:\[[^\]]*\])?\{(?P<number>[^{}]*)\}\{(?P<unit>[^{}]*)\}")
 _NEEDS_CONVERTING = re.compile(r"[\\${}~&`]|''|--")
-_VERBATIM = re.compile(r"\\verb\*?(?P<mark>[^\w\s*])(?P<text>.*?)(?P=mark)")
+_PLAIN_FONT = re.compile(r"\\(?:texttt|textsf|mbox|hbox|keywords)(?=\{)")
+_BEFORE_TEXT = re.compile(r"\\(?:href|foreignlanguage|parbox|hyperref)(?:\[[^\]]*\])?(?:\{[^{}]*\})?(?=\{)")
+"""Macros whose last argument alone is text, up to it."""
+_VERBATIM = re.compile(r"\\(?:verb|lstinline)\*?(?P<mark>[^\w\s*])(?P<text>.*?)(?P=mark)")
 _ITEM = re.compile(r"\s*\\item(?![A-Za-z])(?:\[(?P<label>[^\]]*)\])?\s*")
 
 
@@ -114,7 +120,7 @@ class _Reader:
                 part = part[section.end() :]
             caption = _CAPTION.match(part)
             part = caption["text"] if caption else part
-            if part.strip():
+            if part.strip(" \t{}"):
                 self._first_line = self._first_line if self._run else number
                 self._run.append(part)
         if ends or len(parts) > 1 and not parts[-1].strip():
@@ -173,6 +179,7 @@ def words(text: str) -> str:
     if not _NEEDS_CONVERTING.search(text):
         return " ".join(text.split())
     text = _VERBATIM.sub(lambda verbatim: verbatim["text"], text)
+    text = _BEFORE_TEXT.sub("", _PLAIN_FONT.sub(r"\\textrm", text))
     text = _REFERENCE.sub("", _CITATION.sub(r" [\g<keys>]", text))
     text = _QUANTITY.sub(lambda quantity: " ".join(_quantity(quantity["number"], quantity["unit"])), text)
     try:

@@ -9,7 +9,8 @@ from desk_rag.documents.parsers.building import Builder, Lines, Parsed, table_ro
 from desk_rag.documents.parsers.markup.prose import add_lines
 
 _HEADING = re.compile(r"(?P<marks>={1,6}|#{1,6})\s+(?P<name>\S.*?)(?:\s+=+)?$")
-_ATTRIBUTE = re.compile(r":!?[\w-]+!?:(?:\s|$)")
+_ATTRIBUTE = re.compile(r":(?P<name>!?[\w-]+!?):(?:\s+(?P<value>.*))?$")
+_REFERENCE = re.compile(r"\{(?P<name>[\w-]+)\}")
 _BLOCK_ATTRIBUTES = re.compile(r"\[[^\]]*\]\s*$")
 _BLOCK_TITLE = re.compile(r"\.(?P<name>[^\s.].*)$")
 _FENCE = re.compile(r"(?P<mark>-{4,}|\.{4,}|={4,}|\*{4,}|_{4,}|\+{4,}|/{4,}|--|```)\s*\w*$")
@@ -24,21 +25,39 @@ _INLINE = (
         re.compile(r"(?<![\w*_`#])(?P<mark>\*\*|__|``|[*_`#])(?=\S)(?P<text>[^\n]*?\S)(?P=mark)(?![\w*_`#])"),
         r"\g<text>",
     ),
-    (re.compile(r"\{[\w-]+\}"), ""),
+    (re.compile(r"(?:latexmath|asciimath|stem|pass|kbd|btn|menu):\w*\[\$?(?P<text>[^\]\n]*?)\$?\]"), r"\g<text>"),
 )
 _FOOTNOTE = re.compile(r" ?footnote:\w*\[(?P<text>[^\]]*)\]")
 _LONGEST_LINE = 4000
 """Characters of a line in which marks are looked for."""
+_MOST_ATTRIBUTES, _LONGEST_VALUE = 1000, 200
 
 
 def parse(text: str, note: str = "") -> Parsed:
     """Blocks with line numbers."""
     builder = Builder()
-    lines = text.split("\n")
+    lines = _filled_in(text.split("\n"))
     index = 0
     while index < len(lines):
         index = _add_element(builder, lines, index)
     return builder.done(note)
+
+
+def _filled_in(lines: list[str]) -> list[str]:
+    """Return the lines with the values of the attributes that the file defines; unknown ones are left out.
+
+    A value is filled in as it stands, and only short ones are, so that no file grows without end.
+    """
+    values: dict[str, str] = {}
+    filled = []
+    for line in lines:
+        attribute = _ATTRIBUTE.match(line)
+        if attribute is not None and len(values) < _MOST_ATTRIBUTES:
+            values[attribute["name"]] = (attribute["value"] or "").strip()[:_LONGEST_VALUE]
+        elif "{" in line and len(line) <= _LONGEST_LINE:
+            line = _REFERENCE.sub(lambda reference: values.get(reference["name"], ""), line)
+        filled.append(line)
+    return filled
 
 
 def _add_element(builder: Builder, lines: list[str], index: int) -> int:

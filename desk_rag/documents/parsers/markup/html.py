@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
@@ -24,6 +26,8 @@ _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _NOTE_LINK = re.compile(
     r"\b(?:noteref|footnote-ref|doc-backlink|backlink|footnote-back|sd(?:foot|end)note(?:anc|sym))\b", re.IGNORECASE
 )
+_MOST_SPAN = 50
+"""Rows or columns over which a cell reaches at most."""
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]{2,40})", re.IGNORECASE)
 
 
@@ -54,6 +58,15 @@ def _title(tree: LexborHTMLParser) -> str:
     title = " ".join(named.text().split()) if named is not None else ""
     heading = " ".join(main[0].text().split()) if len(main) == 1 else ""
     return heading if heading and (not title or heading in title) else title
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell of a table; `is_wide` if it reaches over several columns."""
+
+    text: str
+    is_header: bool
+    is_wide: bool = False
 
 
 class _Walker:
@@ -88,6 +101,9 @@ class _Walker:
         if tag == "a" and _refers_to_note(node):
             self._text.append(_note_mark(node))
             return True
+        if tag == "math":
+            self._text.append(_formula(node))
+            return True
         if tag in INLINE_TAGS or node.is_comment_node:
             return bool(node.is_comment_node)
         self._flush()
@@ -108,7 +124,7 @@ class _Walker:
 
     def _leave(self, node: LexborNode) -> None:
         tag = node.tag or ""
-        if not node.is_text_node and tag not in INLINE_TAGS:
+        if not node.is_text_node and tag not in INLINE_TAGS and tag != "math":
             self._flush()
             if tag in ("ul", "ol") and self._lists:
                 self._lists.pop()
@@ -132,15 +148,13 @@ class _Walker:
         if caption is not None:
             self._builder.add(" ".join(caption.text().split()), BlockKind.PARAGRAPH, page=self._page)
         headers: list[str] = []
-        for is_part, rows in itertools.groupby(
-            filter(None, (row.css("th, td") for row in table.css("tr"))), key=lambda row: len(row) > 1
-        ):
-            self._rows(list(rows), is_part, headers)
+        for is_part, rows in itertools.groupby(_rows_of(table), key=lambda row: len(row) > 1):
+            self._rows(_one_header(list(rows)), is_part, headers)
 
-    def _rows(self, rows: list[list[LexborNode]], is_part: bool, headers: list[str]) -> None:
+    def _rows(self, rows: list[list[_Cell]], is_part: bool, headers: list[str]) -> None:
         """Add the rows between two rows of one cell; `headers` are those of the table, filled by its first rows."""
-        texts = [[" ".join(cell.text(separator=" ").split()) for cell in row] for row in rows]
-        marked = is_part and all(cell.tag == "th" for cell in rows[0])
+        texts = [[cell.text for cell in row] for row in rows]
+        marked = is_part and all(cell.is_header for cell in rows[0])
         if headers and not marked and all(len(row) == len(headers) for row in texts):
             lines = [row_text(headers, row) for row in texts]
         else:
@@ -149,6 +163,66 @@ class _Walker:
                 headers[:] = texts[0]
         for line in lines:
             self._builder.add(line, BlockKind.TABLE, page=self._page)
+
+
+def _rows_of(table: LexborNode) -> Iterator[list[_Cell]]:
+    """Yield the rows of a table; a cell that reaches over several rows or columns stands in each of them."""
+    reaching: dict[int, tuple[int, _Cell]] = {}
+    for row in table.css("tr"):
+        nodes = row.css("th, td")
+        if len(nodes) <= 1 and not reaching:
+            yield from ([_Cell(_cell_text(node), node.tag == "th")] for node in nodes)
+            continue
+        cells: list[_Cell] = []
+        for node in nodes:
+            _fill(cells, reaching)
+            width, height = (_span(node, name) for name in ("colspan", "rowspan"))
+            cell = _Cell(_cell_text(node), node.tag == "th", width > 1)
+            for _ in range(width):
+                cells.append(cell)
+                if height > 1:
+                    reaching[len(cells) - 1] = height - 1, cell
+        _fill(cells, reaching)
+        if cells:
+            yield cells
+
+
+def _fill(cells: list[_Cell], reaching: dict[int, tuple[int, _Cell]]) -> None:
+    """Append the cells of earlier rows that reach into this one."""
+    while (entry := reaching.pop(len(cells), None)) is not None:
+        rows_left, cell = entry
+        if rows_left > 1:
+            reaching[len(cells)] = rows_left - 1, cell
+        cells.append(cell)
+
+
+def _one_header(rows: list[list[_Cell]]) -> list[list[_Cell]]:
+    """Return the rows with one header of two, if the first has cells that reach over several columns."""
+    if len(rows) < 3 or len(rows[0]) != len(rows[1]) or not any(cell.is_wide for cell in rows[0]):
+        return rows
+    if not all(cell.is_header for row in rows[:2] for cell in row):
+        return rows
+    joined = [
+        _Cell(" ".join(dict.fromkeys(filter(None, (upper.text, lower.text)))), True)
+        for upper, lower in zip(rows[0], rows[1], strict=True)
+    ]
+    return [joined, *rows[2:]]
+
+
+def _cell_text(cell: LexborNode) -> str:
+    return " ".join(cell.text(separator=" ").split())
+
+
+def _span(cell: LexborNode, name: str) -> int:
+    written = cell.attributes.get(name) or ""
+    return min(max(int(written), 1), _MOST_SPAN) if written.isdecimal() else 1
+
+
+def _formula(node: LexborNode) -> str:
+    """Return a formula as its author wrote it, if the page says so, or else its letters in one line."""
+    source = node.css_first("annotation[encoding='application/x-tex']")
+    written = node.attributes.get("alttext") or (source.text() if source is not None else "")
+    return " ".join((written or node.text()).split())
 
 
 def _refers_to_note(link: LexborNode) -> bool:

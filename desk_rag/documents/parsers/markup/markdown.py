@@ -17,6 +17,8 @@ from desk_rag.documents.parsers.building import Builder, Lines, Parsed, row_text
 
 _FRONT_MATTER_LINES = 200
 _TITLE_FIELD = re.compile(r"title\s*:\s*[\"']?(?P<title>.+?)[\"']?\s*$", re.IGNORECASE)
+_WIKI_LINK = re.compile(r"!?\[\[(?=[^\s\[\]])(?:[^\[\]|\n]*\|)?(?P<text>[^\[\]|\n]+)\]\]")
+_CALLOUT = re.compile(r"\[!(?P<kind>[\w-]+)\][+-]?[ \t]*(?=(?P<title>\S)?)")
 _TAG = re.compile(r"<!--.*?-->|<[^<>]*>", re.DOTALL)
 
 
@@ -124,6 +126,7 @@ class _Walker:
             self._fresh_item = False
             self._builder.add(marker + text, BlockKind.LIST, self._lines)
         else:
+            text = _CALLOUT.sub(lambda mark: "" if mark["title"] else mark["kind"].capitalize(), text, count=1)
             self._builder.add(text, BlockKind.PARAGRAPH, self._lines)
 
     def _code(self, token: Token) -> None:
@@ -141,7 +144,9 @@ class _Walker:
 def _plain(children: Sequence[Token]) -> str:
     parts = []
     for child in children:
-        if child.type in ("text", "code_inline"):
+        if child.type == "text":
+            parts.append(_WIKI_LINK.sub(r"\g<text>", child.content))
+        elif child.type == "code_inline":
             parts.append(child.content)
         elif child.type in ("softbreak", "hardbreak"):
             parts.append("\n")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import NOWHERE, Builder, Lines
 
-LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
+LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–\uf0b7\uf0a7]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
 _TIMED = re.compile(
     r"\s*[\[(]?(?:\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2} [ \d]\d)?[T ,]*\d\d:\d\d(?::\d\d)?\b"
 )

@@ -5,6 +5,7 @@ Reads what people write in READMEs and handbooks, without running directives: no
 
 from __future__ import annotations
 
+import csv
 import re
 
 from desk_rag.documents.document import BlockKind
@@ -16,8 +17,13 @@ _SIMPLE_RULE = re.compile(r"=+(?:\s+=+)+\s*$")
 _GRID_RULE = re.compile(r"\+(?:[-=]+\+)+\s*$")
 _DIRECTIVE = re.compile(r"\s*\.\. (?:\|[^|]*\| )?(?P<name>[\w:-]+)::(?: (?P<argument>.*))?$")
 _COMMENT = re.compile(r"\s*\.\.(?:\s|$)")
+_FOOTNOTE = re.compile(r"\s*\.\. (?P<mark>\[[^\]\n]+\])(?:\s+(?P<text>.*))?$")
+_LIST_TABLE_CELL = re.compile(r"\s*(?P<row>\*\s+)?-(?:\s+(?P<text>.*))?$")
+_HEADER_ROWS = re.compile(r"\s*:header-rows:\s*[1-9]")
+_HEADER = re.compile(r"\s*:header:\s*(?P<cells>.+)$")
 _OPTION = re.compile(r"\s+:[\w-]+:")
-_FIELD = re.compile(r":(?P<name>[^:`]+):\s*(?P<value>.*)$")
+_FIELD = re.compile(r"^(\s*):(?P<name>[^:`]+):(?:\s+(?P<value>.*))?$")
+_NOTE_MARK = re.compile(r"\s?(\[(?:\d+|#[\w-]*|\*)\])_(?!\w)")
 _VERBATIM = frozenset({"code", "code-block", "sourcecode", "literalinclude", "parsed-literal", "math"})
 _SILENT = frozenset({"image", "figure", "toctree", "contents", "include", "highlight", "index", "raw", "default-role"})
 _MARKUP = (
@@ -99,9 +105,14 @@ class _Reader:
             return False
         margin = indent(line)
         self._at += 1
+        if footnote := _FOOTNOTE.match(line):
+            self._footnote(footnote, margin)
+            return True
         name = directive["name"] if directive else ""
         if not directive or name in _SILENT:
             self._skip_indented(margin)
+        elif name in ("list-table", "csv-table"):
+            self._listed_table(name, directive["argument"] if directive else None, margin)
         elif name in _VERBATIM:
             self._options()
             self._literal(margin)
@@ -110,6 +121,35 @@ class _Reader:
             if directive["argument"]:
                 self._builder.add(_plain(directive["argument"]), BlockKind.PARAGRAPH, Lines(self._at, self._at))
         return True
+
+    def _footnote(self, footnote: re.Match[str], margin: int) -> None:
+        start = self._at
+        self._skip_indented(margin)
+        while self._at > start and not self._lines[self._at - 1].strip():
+            self._at -= 1
+        parts = [f"{footnote['mark']} {footnote['text'] or ''}", *self._lines[start : self._at]]
+        self._builder.add(
+            "\n".join(_plain(part.strip()) for part in parts), BlockKind.PARAGRAPH, Lines(start, self._at)
+        )
+
+    def _listed_table(self, name: str, caption: str | None, margin: int) -> None:
+        """A table whose cells are items of lists, or lines of comma-separated values."""
+        if caption:
+            self._builder.add(_plain(caption), BlockKind.PARAGRAPH, Lines(self._at, self._at))
+        start = self._at
+        self._options()
+        options = self._lines[start : self._at]
+        start = self._at
+        self._skip_indented(margin)
+        body = self._lines[start : self._at]
+        rows = _listed_rows(body) if name == "list-table" else _comma_rows(body)
+        if header := next(filter(None, map(_HEADER.match, options)), None):
+            rows.insert(0, (0, _comma_cells(header["cells"])))
+        if rows:
+            headed = bool(header) or any(map(_HEADER_ROWS.match, options))
+            texts = [[_plain(cell) for cell in cells] for _, cells in rows]
+            for (offset, _), words in zip(rows, table_rows(texts, headed or None), strict=True):
+                self._builder.add(words, BlockKind.TABLE, Lines(start + offset + 1, start + offset + 1))
 
     def _options(self) -> None:
         while _OPTION.match(self._line(0)):
@@ -142,13 +182,14 @@ class _Reader:
         if literal:
             run = [*run[:-1], run[-1].rstrip()[:-2].rstrip() + ":"]
         if run != [":"]:
-            fields = [_FIELD.sub(r"\g<name>: \g<value>", part) for part in run]
+            fields = [_FIELD.sub(r"\1\g<name>: \g<value>", part) for part in run]
             add_lines(self._builder, [_plain(part) for part in fields], start + 1)
         if literal:
             self._literal(margin)
 
 
 def _plain(text: str) -> str:
+    text = _NOTE_MARK.sub(r" \1", text)
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return text
@@ -168,6 +209,32 @@ def _simple_rows(block: list[str]) -> list[tuple[int, list[str]]]:
         else:
             rows.append((offset, cells))
     return rows
+
+
+def _listed_rows(body: list[str]) -> list[tuple[int, list[str]]]:
+    """(line offset, cells) per row of a list-table."""
+    rows: list[tuple[int, list[str]]] = []
+    for offset, line in enumerate(body):
+        cell = _LIST_TABLE_CELL.match(line)
+        if cell and cell["row"]:
+            rows.append((offset, [cell["text"] or ""]))
+        elif cell and rows:
+            rows[-1][1].append(cell["text"] or "")
+        elif rows and line.strip():
+            rows[-1][1][-1] = f"{rows[-1][1][-1]} {line.strip()}".strip()
+    return rows
+
+
+def _comma_rows(body: list[str]) -> list[tuple[int, list[str]]]:
+    """(line offset, cells) per row of a csv-table; a row is one line."""
+    return [(offset, _comma_cells(line)) for offset, line in enumerate(body) if line.strip()]
+
+
+def _comma_cells(line: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line.strip()], skipinitialspace=True))]
+    except csv.Error:
+        return [line.strip()]
 
 
 def _grid_rows(block: list[str]) -> list[tuple[int, list[str]]]:

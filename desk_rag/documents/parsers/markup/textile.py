@@ -14,6 +14,7 @@ _LIST_ITEM = re.compile(rf"(?P<marks>[*#]+){_ATTRIBUTES}\s+(?P<text>\S.*)$")
 _HEAD_CELL = re.compile(rf"_{_ATTRIBUTES}\.\s*")
 _CELL_ATTRIBUTES = re.compile(r"(?:[\\/]\d+|[<>=^~]|\{[^}]*\}|\([^)]*\))+\.\s+")
 _INLINE = (
+    (re.compile(r"</?[a-z][a-z0-9]{0,10}(?:\s[^<>\n]{0,300})?/?>"), ""),
     (re.compile(r'"(?P<text>[^"\n]{1,300})":\S*[\w/]'), r"\g<text>"),
     (re.compile(r"!(?:[<>=])?[^\s!(]+(?:\((?P<text>[^)]*)\))?!(?::\S+)?"), lambda match: match["text"] or ""),
     (re.compile(r"(?<![\w@])@(?P<text>[^@\n]+)@(?!\w)"), r"\g<text>"),

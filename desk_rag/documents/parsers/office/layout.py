@@ -93,7 +93,7 @@ def _columns(pieces: list[PrintedLine], most: int) -> Iterator[PrintedLine]:
         else:
             side = crossing
         if side is crossing:
-            yield from _joined_rows(left)
+            yield from _columns(left, most - 1)
             yield from _columns(right, most - 1)
             left, right = [], []
         elif crossing:
@@ -101,7 +101,7 @@ def _columns(pieces: list[PrintedLine], most: int) -> Iterator[PrintedLine]:
             crossing = []
         side.append(piece)
     yield from _joined_rows(crossing)
-    yield from _joined_rows(left)
+    yield from _columns(left, most - 1)
     yield from _columns(right, most - 1)
 
 

@@ -89,7 +89,7 @@ def _add_blocks(builder: Builder, root: etree._Element, page: int | None) -> Non
 def _add_table(builder: Builder, table: etree._Element, page: int | None) -> None:
     rows = []
     for row in _inner(table, frozenset({"table:table-row"})):
-        cells = [cell for cell in row if _tag(cell) == "table:table-cell"]
+        cells = [cell for cell in row if _tag(cell) in ("table:table-cell", "table:covered-table-cell")]
         texts = [" ".join(" ".join(map(_inline_text, _paragraphs(cell))).split()) for cell in cells]
         if any(texts):
             rows.append(texts)

@@ -36,6 +36,9 @@ _NO_TEXT_FOUND = "has no text layer, and OCR recognises no text in it"
 _PAGE_NUMBER = re.compile(r"(?:.{0,80}\W)?(?:page|p\.)\s*\d+(?:\s*(?:of|/)\s*\d+)?|\W*\d{1,4}\W*", re.IGNORECASE)
 _LONGEST_NOTE = 200_000
 """Bytes of an annotation; a longer one is left out."""
+_NOTE_NUMBER = re.compile(r"(?<=[^\W\d_])\d{1,3}(?!\w)|(?<=[.,;:!?”’)\"'])\d{1,3}(?=\s|$)|^\d{1,3}(?=\s)")
+_LEAST_RISE, _LARGEST_MARK = 0.12, 0.82
+"""Rise and size of the number of a footnote, in letter sizes of the text beside it."""
 _SPACES = re.compile(r"\s+")
 _WIDE_SPACE = 1.5
 """Width of a space, in letter sizes, that separates columns or cells."""
@@ -124,7 +127,10 @@ def _read_pdfium(data: bytes) -> tuple[str, list[list[PrintedLine]], list[list[s
         document.init_forms()
         title = str(document.get_metadata_dict().get("Title") or "").strip()
         pages = [_page_lines(document[index], index + 1) for index in range(len(document))]
-        notes = [list(_annotations(document[index], document.formenv)) for index in range(len(document))]
+        notes = [
+            list(dict.fromkeys(_annotations(document[index], document.formenv)))  # buttons of a group share a value
+            for index in range(len(document))
+        ]
         return title, pages, notes
     finally:
         document.close()
@@ -172,9 +178,29 @@ def _pieces(textpage: pypdfium2.PdfTextPage, line: str, offset: int, place: Prin
             same_height = abs(following[3] - end_box[3]) < (end_box[3] - end_box[1]) / 2
             if not same_height or following[0] - end_box[2] < _WIDE_SPACE * max(size, 4.0):
                 continue
-        words = line[begin:space_begin]
+        words = _with_note_marks(textpage, line[begin:space_begin], offset + begin)
         yield replace(place, text=words, size=size, top=box[3], last_top=end_box[3], left=box[0], right=end_box[2])
         begin, size = space_end, 0.0
+
+
+def _with_note_marks(textpage: pypdfium2.PdfTextPage, words: str, offset: int) -> str:
+    """Return printed words with the small raised numbers of footnotes in brackets: 'eleven mills [1]'."""
+    import pypdfium2.raw as raw
+
+    last = textpage.count_chars() - 1
+    parts, end = [], 0
+    for number in _NOTE_NUMBER.finditer(words):
+        neighbour = number.start() - 1 if number.start() else number.end() + 1
+        if offset + neighbour > last or neighbour >= len(words):
+            continue
+        size, size_beside = (
+            float(raw.FPDFText_GetFontSize(textpage.raw, offset + at)) for at in (number.start(), neighbour)
+        )
+        bottom, bottom_beside = (textpage.get_charbox(offset + at)[1] for at in (number.start(), neighbour))
+        if 0 < size <= size_beside * _LARGEST_MARK and bottom > bottom_beside + size_beside * _LEAST_RISE:
+            parts += [words[end : number.start()], " " if number.start() else "", f"[{number[0]}]"]
+            end = number.end()
+    return "".join([*parts, words[end:]])
 
 
 def _annotations(page: pypdfium2.PdfPage, form: pypdfium2.PdfFormEnv | None) -> Iterator[str]:
@@ -249,9 +275,11 @@ def _without_running_lines(pages: list[list[PrintedLine]]) -> list[list[PrintedL
 def _edge_texts(pieces: list[PrintedLine]) -> dict[int, str]:
     """Return the texts of the first and the last line of a page, by their rows."""
     rows = [_row(piece, number) for number, piece in enumerate(pieces)]
+    heights = sorted((piece.top, row) for piece, row in zip(pieces, rows, strict=True) if piece.size)
+    printed = [row for _, row in (*heights[:1], *heights[-1:])]
     return {
         edge: " ".join(piece.text for piece, row in zip(pieces, rows, strict=True) if row == edge)
-        for edge in {*rows[:1], *rows[-1:]}
+        for edge in {*rows[:1], *rows[-1:], *printed}
     }
 
 

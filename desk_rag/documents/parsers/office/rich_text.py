@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from desk_rag.documents.document import BlockKind
@@ -9,7 +10,6 @@ from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
 from desk_rag.errors import BrokenDocument
 
 _TOKEN = re.compile(r"\\(?:bin(?P<length>\d+) ?|[a-z]+-?\d* ?|.)|[{}]", re.DOTALL)
-_END_OF_PARAGRAPH_IN_CELL = re.compile(r"\\par(?![a-z])\s*(?=[\s{}]*\\cell(?![a-z]))")
 
 
 def parse(data: bytes) -> Parsed:
@@ -17,18 +17,63 @@ def parse(data: bytes) -> Parsed:
     from striprtf.striprtf import rtf_to_text
 
     try:
-        source = _END_OF_PARAGRAPH_IN_CELL.sub("", _without_deletions(data.decode("latin-1")))
-        text = rtf_to_text(source, errors="replace")
+        source = _with_notes(_without_deletions(data.decode("latin-1")))
+        text = rtf_to_text(_with_cells_in_one_line(source), errors="replace")
     except Exception as error:  # striprtf lets IndexError, LookupError and ValueError through
         raise BrokenDocument("is not an RTF file that can be read (damaged?)") from error
     builder = Builder()
-    for line in text.split("\n"):
-        if line.count("|") >= 2:
-            (words,) = table_rows([[cell.strip() for cell in line.strip().strip("|").split("|")]], False)
-            builder.add(words, BlockKind.TABLE)
+    for is_row, lines in itertools.groupby(text.split("\n"), key=lambda line: line.count("|") >= 2):
+        if is_row:
+            for words in table_rows([[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]):
+                builder.add(words, BlockKind.TABLE)
         else:
-            builder.add(line, BlockKind.PARAGRAPH)
+            for line in lines:
+                builder.add(line, BlockKind.PARAGRAPH)
     return builder.done()
+
+
+def _with_cells_in_one_line(source: str) -> str:
+    """Return RTF with spaces in the place of line ends in the cells of tables."""
+    if "\\intbl" not in source:
+        return source
+    parts: list[str] = []
+    begin = position = 0
+    in_cell = False
+    while token := _TOKEN.search(source, position):
+        position = token.end() + int(token["length"] or 0)
+        word = token[0].rstrip()
+        if word in ("\\pard", "\\intbl"):
+            in_cell = word == "\\intbl"
+        elif in_cell and word in ("\\par", "\\line"):
+            parts += [source[begin : token.start()], " "]
+            begin = token.end()
+    return "".join(parts) + source[begin:]
+
+
+def _with_notes(source: str) -> str:
+    """Return RTF with the text of footnotes in parentheses where their marks stand."""
+    if "\\footnote" not in source:
+        return source
+    parts: list[str] = []
+    depth = begin = position = 0
+    note_depth: int | None = None
+    while token := _TOKEN.search(source, position):
+        position = token.end() + int(token["length"] or 0)
+        word = token[0].rstrip()
+        if word == "{":
+            depth += 1
+        elif word == "}":
+            depth -= 1
+            if note_depth is not None and depth < note_depth:
+                parts += [source[begin : token.start()].rstrip(), ")"]
+                begin, note_depth = token.start(), None
+        elif note_depth is None and word == "\\footnote":
+            parts += [source[begin : token.start()].removesuffix("\\*"), " ("]
+            begin, note_depth = token.end(), depth
+        elif note_depth is not None and word in ("\\par", "\\line"):
+            parts += [source[begin : token.start()], " "]
+            begin = token.end()
+    return "".join(parts) + source[begin:]
 
 
 def _without_deletions(source: str) -> str:

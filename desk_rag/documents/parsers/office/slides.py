@@ -11,6 +11,10 @@ from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
 
+_ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
+_DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_FORMULA_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
+
 
 def parse(data: bytes) -> Parsed:
     """Slides of a PowerPoint file. Raises BrokenDocument for a damaged one."""
@@ -25,6 +29,7 @@ def parse(data: bytes) -> Parsed:
     builder = Builder()
     builder.set_title(presentation.core_properties.title or "")
     for number, slide in enumerate(slides, start=1):
+        _open_alternatives(slide)
         title = slide.shapes.title
         heading = " ".join(title.text_frame.text.split()) if title is not None else ""
         builder.heading(1, heading or f"Slide {number}", page=number, opens_chunk=True)
@@ -34,6 +39,15 @@ def parse(data: bytes) -> Parsed:
         if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
             _add_paragraphs(builder, slide.notes_slide.notes_text_frame, number, prefix="Notes: ")
     return builder.done()
+
+
+def _open_alternatives(slide: Any) -> None:
+    """Put the first of several versions of a shape in the place of all; PowerPoint writes formulas and ink so."""
+    for alternatives in list(slide._element.iter(_ALTERNATIVES)):
+        version = next(iter(alternatives), None)
+        for shape in list(version) if version is not None else ():
+            alternatives.addprevious(shape)
+        alternatives.getparent().remove(alternatives)
 
 
 def _leaf_shapes(shapes: Any) -> Iterator[Any]:
@@ -58,10 +72,16 @@ def _add_shape(builder: Builder, shape: Any, number: int) -> None:
 
 def _add_paragraphs(builder: Builder, frame: Any, number: int, prefix: str = "") -> None:
     for paragraph in frame.paragraphs:
-        text = " ".join(paragraph.text.split())
+        text = " ".join(_text(paragraph).split())
         if text:
             builder.add(prefix + text, BlockKind.PARAGRAPH if prefix else BlockKind.LIST, page=number)
             prefix = ""
+
+
+def _text(paragraph: Any) -> str:
+    """Return the words of a paragraph, those of its formulas too."""
+    tags = f"{_DRAWING}t", f"{_DRAWING}br", _FORMULA_TEXT
+    return "".join(" " if element.tag == tags[1] else element.text or "" for element in paragraph._p.iter(*tags))
 
 
 def _add_chart(builder: Builder, chart: Any, number: int) -> None:

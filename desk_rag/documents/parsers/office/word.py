@@ -23,6 +23,8 @@ _HEADING_STYLE = re.compile(r"heading (?P<level>[1-9])$", re.IGNORECASE)
 _UNTITLED = re.compile(r"(?:untitled|document\d*|word document|microsoft word.*|.*\.docx?)$", re.IGNORECASE)
 _PAGE_NUMBER = re.compile(r"\W*(?:(?:page|seite)\W*)?\d*\W*(?:of|von|/)?\W*\d*\W*", re.IGNORECASE)
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_MOST_COLUMNS = 60
+_FORMULA_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 _ALTERNATIVE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _SKIPPED = frozenset({f"{_W}del", f"{_W}moveFrom", f"{_W}instrText", f"{_W}txbxContent", _ALTERNATIVE})
 """Deleted text, the origin of moved text, field codes, text boxes (read on their own), and copies for old programs."""
@@ -116,13 +118,19 @@ class _Reader:
                 self._builder.add(f"{_WORDS[kind]}{text}", BlockKind.PARAGRAPH)
 
     def _add_table(self, table: Any) -> None:
-        rows, paragraphs = [], []
+        rows, paragraphs, above = [], [], list[str]()
         for row in table.iter(f"{_W}tr"):
             if next(row.iterancestors(f"{_W}tbl")) is not table:
                 continue  # a table inside a cell, whose text is part of that cell
             cells = [cell for cell in row.iter(f"{_W}tc") if next(cell.iterancestors(f"{_W}tr")) is row]
             in_cells = [list(cell.iter(f"{_W}p")) for cell in cells]
-            texts = [" ".join(" ".join(map(_text, inside)).split()) for inside in in_cells]
+            texts = []
+            for cell, inside in zip(cells, in_cells, strict=True):
+                text = " ".join(" ".join(map(_text, inside)).split())
+                if _continues_above(cell) and len(texts) < len(above):
+                    text = above[len(texts)]
+                texts += [text, *[""] * (_columns_of(cell) - 1)]
+            above = texts
             paragraphs += [paragraph for inside in in_cells for paragraph in inside]
             if any(texts):
                 rows.append(texts)
@@ -133,6 +141,19 @@ class _Reader:
                 self._builder.add(words, BlockKind.TABLE)
         for paragraph in paragraphs:
             self._add_referenced(paragraph)
+
+
+def _continues_above(cell: Any) -> bool:
+    """Return whether a cell is part of a merged one that begins in a row above."""
+    merge = cell.find(f"{_W}tcPr/{_W}vMerge")
+    return merge is not None and merge.get(f"{_W}val") in (None, "continue")
+
+
+def _columns_of(cell: Any) -> int:
+    """Return over how many columns a cell reaches."""
+    span = cell.find(f"{_W}tcPr/{_W}gridSpan")
+    written = span.get(f"{_W}val") or "" if span is not None else ""
+    return min(max(int(written), 1), _MOST_COLUMNS) if written.isdecimal() else 1
 
 
 def _content(parent: Any) -> Iterator[Any]:
@@ -148,7 +169,7 @@ def _text(element: Any) -> str:
     """Return the text of a paragraph as it is when all tracked changes are accepted."""
     if element.tag in _SKIPPED:
         return ""
-    if element.tag == f"{_W}t":
+    if element.tag in (f"{_W}t", _FORMULA_TEXT):
         return element.text or ""
     if element.tag in _WHITE_SPACE:
         return _WHITE_SPACE[element.tag]

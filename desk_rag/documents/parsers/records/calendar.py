@@ -5,6 +5,7 @@ Entries are cut out of the file and read one by one, so that a damaged one costs
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import itertools
 import re
@@ -21,6 +22,10 @@ _EVENT_FIELDS = (("LOCATION", "Place"), ("DESCRIPTION", "Notes"), ("STATUS", "St
 _CONTACT_FIELDS = {
     "org": "Organisation", "title": "Position", "tel": "Phone", "email": "Email", "adr": "Address",
     "bday": "Birthday", "url": "Website", "note": "Notes", "nickname": "Nickname",
+}  # fmt: skip
+_UNITS = {
+    "SECONDLY": "second", "MINUTELY": "minute", "HOURLY": "hour",
+    "DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year",
 }  # fmt: skip
 _MOST_INVITED = 20
 _BIRTHDAY = re.compile(r"(?P<year>\d{4}|--)-?(?P<month>\d{2})-?(?P<day>\d{2})(?:T.*)?$")
@@ -149,6 +154,8 @@ def _facts(event: Any) -> list[str]:
     if guests:
         facts.append(f"With: {', '.join(guests)}")
     for rule in _values(event.get("RRULE")):
+        with contextlib.suppress(Exception):  # a rule may hold anything
+            facts.append(f"How often: {_repetition(rule)}")
         facts.append(f"Repeats: {rule.to_ical().decode('utf-8', 'replace').lower().replace(';', ', ')}")
     left_out = [_shown_moment(day.dt) for days in _values(event.get("EXDATE")) for day in getattr(days, "dts", ())]
     if left_out:
@@ -156,6 +163,36 @@ def _facts(event: Any) -> list[str]:
     if ":" in start and (zone := _zone(event)):
         facts.append(f"Time zone: {zone}")
     return facts
+
+
+def _repetition(rule: Any) -> str:
+    """'every 2 weeks on Monday, until 30 June 2026' of a rule; parts without words of their own as they stand."""
+    parts = {str(name).upper(): list(values) for name, values in rule.items()}
+    (frequency,), (interval,) = parts.pop("FREQ", [""])[:1], parts.pop("INTERVAL", [1])[:1]
+    unit = _UNITS.get(str(frequency).upper(), str(frequency).lower())
+    words = f"every {unit}" if int(interval) == 1 else f"every {interval} {unit}s"
+    months = [calendar.month_name[int(month)] for month in parts.pop("BYMONTH", []) if str(month).isdecimal()]
+    days = [_weekday(str(day)) for day in parts.pop("BYDAY", [])]
+    days += [f"day {day}" for day in parts.pop("BYMONTHDAY", [])]
+    words += f" in {_listed(months)}" if months else ""
+    words += f" on {_listed(days)}" if days else ""
+    parts.pop("WKST", None)
+    for count in parts.pop("COUNT", []):
+        words += f", {count} times"
+    for until in parts.pop("UNTIL", []):
+        words += f", until {until.day} {until:%B %Y}"
+    return words + "".join(f", {name.lower()}: {_listed(list(map(str, values)))}" for name, values in parts.items())
+
+
+def _weekday(day: str) -> str:
+    """'Monday' of 'MO', 'the last Sunday' of '-1SU'."""
+    name = next((name for name in calendar.day_name if name[:2].upper() == day[-2:].upper()), day)
+    order = {"": "", "1": "the first ", "2": "the second ", "3": "the third ", "4": "the fourth ", "-1": "the last "}
+    return order[day[:-2].lstrip("+")] + name if day[:-2].lstrip("+") in order else day
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _end_after(event: Any) -> str:

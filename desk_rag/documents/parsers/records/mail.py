@@ -13,7 +13,7 @@ import email
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage, Message
@@ -26,15 +26,13 @@ from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
+from desk_rag.documents.parsers.records import tnef
 from desk_rag.documents.parsers.records.calendar import add_invitation
+from desk_rag.documents.parsers.records.mail_text import html_lines, parted, parted_html, unwrapped
 from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 
 _SEPARATOR = re.compile(rb"(?m)^From \S.*\d{2}:\d{2}.*\r?$\n?")
-_QUOTE_MARKS = re.compile(r"^(?:>\s?)+")
-_REPLY_LINE = re.compile(
-    r"^(?:On|Am|Le|El|Il|Op|Em) .{6,200}(?:wrote|schrieb|écrit|escribió|scritto|schreef|escreveu)\b.*:\s*$"
-)
 _IN_HTML = re.compile(
     r"\bHTML\b|view (?:this|the) (?:e-?mail|message) in|im Browser|dans votre navigateur", re.IGNORECASE
 )
@@ -42,10 +40,11 @@ _UNDISCLOSED = re.compile(r"undisclosed[- ]recipients\b", re.IGNORECASE)
 _NAME_AND_ADDRESS = re.compile(r'"(?P<name>[^"<>]+)"\s*<[^<>\s]+>$')
 _LONGEST_STAND_IN = 400
 """Characters of a plain text that may be there only to say that the message is in HTML."""
-_SIGNATURE = re.compile(r"^-- ?$")
 _MOST_DEPTH = 8
 """Nested parts and forwarded messages that are read."""
 _MOST_PARTS = 1000
+_PACKED_KINDS = ("application/ms-tnef", "application/vnd.ms-tnef")
+_PACKED_NAME = "winmail.dat"
 _MOST_HEADER_CHARS = 4000
 """Longer headers are cut: parsing one takes time that grows with the square of its length."""
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
@@ -81,11 +80,7 @@ class _MailContent:
 
 def parse(data: bytes) -> Parsed:
     """One message. Raises BrokenDocument for bytes that are no message."""
-    builder = Builder()
-    message = _from_bytes(_without_emlx_length(data))
-    builder.set_title(message.subject)
-    _add_message(builder, message, None, set())
-    return builder.done(_unread_attachments(len(message.attachments) - len(message.attached_texts)))
+    return _finished(_from_bytes(_without_emlx_length(data)))
 
 
 def parse_mailbox(data: bytes, most_text: int) -> Parsed:
@@ -106,9 +101,24 @@ def parse_mailbox(data: bytes, most_text: int) -> Parsed:
 
 
 def parse_outlook(data: bytes) -> Parsed:
-    """An Outlook message (.msg). Raises BrokenDocument for another kind of OLE file."""
+    """An Outlook message (.msg), or what Outlook packed into a winmail.dat.
+
+    Raises BrokenDocument for another kind of OLE file.
+    """
     from oxmsg import Message
 
+    if (packed := tnef.read(data)) is not None:
+        return _finished(
+            _MailContent(
+                sender=_people(packed.sender),
+                recipients="",
+                date="",
+                subject=" ".join(packed.subject.split()),
+                texts=((packed.body, False),) if packed.body.strip() else ((packed.html, True),),
+                attachments=tuple(file.name for file in packed.files),
+                attached_texts=tuple(_packed_texts(packed)),
+            )
+        )
     try:
         source = Message.load(io.BytesIO(data))
         headers = source.message_headers
@@ -122,10 +132,15 @@ def parse_outlook(data: bytes) -> Parsed:
         )
     except Exception as error:  # python-oxmsg lets KeyError, struct and olefile errors through
         raise BrokenDocument("is not an Outlook message that can be opened (damaged?)") from error
+    return _finished(message)
+
+
+def _finished(message: _MailContent) -> Parsed:
+    """Return a single message as a document."""
     builder = Builder()
     builder.set_title(message.subject)
     _add_message(builder, message, None, set())
-    return builder.done(_unread_attachments(len(message.attachments)))
+    return builder.done(_unread_attachments(len(message.attachments) - len(message.attached_texts)))
 
 
 def _unread_attachments(count: int) -> str:
@@ -179,7 +194,11 @@ def _from_mime(message: EmailMessage) -> _MailContent:
     for part in itertools.islice(_readable_parts(message, 0), _MOST_PARTS):
         kind = _content_type(part)
         name = _file_name(part)
-        if kind == "message/rfc822":
+        if (packed := _packed(part, kind, name)) is not None:
+            attachments += [file.name for file in packed.files]
+            attached_texts += _packed_texts(packed)
+            texts += [(packed.body, False)] * (not any(text.strip() for text, _ in texts))
+        elif kind == "message/rfc822":
             texts.append((_forwarded(part), False))
         elif kind == "text/calendar":
             invitations.append(_content(part))
@@ -187,8 +206,7 @@ def _from_mime(message: EmailMessage) -> _MailContent:
             continue  # a picture in the text
         elif name or _header(part, "Content-Disposition").lower().startswith("attachment"):
             attachments.append(name or kind)
-            if kind == "text/plain" and (attached := _content(part)).strip():
-                attached_texts.append((name or kind, attached))
+            attached_texts += _attached_text(part, kind, name)
         elif kind in ("text/plain", "text/html"):
             texts.append((_content(part), kind == "text/html"))
         elif kind.startswith("multipart/") and isinstance(part.get_payload(), str):
@@ -203,6 +221,30 @@ def _from_mime(message: EmailMessage) -> _MailContent:
         invitations=tuple(dict.fromkeys(invitations)),
         attached_texts=tuple(attached_texts),
     )
+
+
+def _attached_text(part: EmailMessage, kind: str, name: str) -> list[tuple[str, str]]:
+    """Name and content of an attachment that is plain text."""
+    text = _content(part) if kind == "text/plain" else ""
+    return [(name or kind, text)] if text.strip() else []
+
+
+def _packed(part: EmailMessage, kind: str, name: str) -> tnef.PackedMessage | None:
+    """What Outlook packed into a part instead of attaching it."""
+    if kind not in _PACKED_KINDS and name.lower() != _PACKED_NAME:
+        return None
+    payload = part.get_payload(decode=True)
+    return tnef.read(payload) if isinstance(payload, bytes) else None
+
+
+def _packed_texts(packed: tnef.PackedMessage) -> list[tuple[str, str]]:
+    """Names and contents of the packed files that are plain text."""
+    attached = []
+    for file in packed.files:
+        if file.name.lower().endswith((".txt", ".text")):
+            with contextlib.suppress(UnsupportedDocument):
+                attached.append((file.name, decode(file.content)[0]))
+    return attached
 
 
 def _readable_parts(message: EmailMessage, depth: int) -> Iterator[EmailMessage]:
@@ -263,11 +305,12 @@ def _content(part: Message[str, str]) -> str:
     if not isinstance(payload, bytes):
         return ""
     try:
-        return payload.decode(part.get_content_charset("utf-8")).replace("\r\n", "\n")
+        text = payload.decode(part.get_content_charset("utf-8")).replace("\r\n", "\n")
     except (UnicodeDecodeError, LookupError):
+        text = ""
         with contextlib.suppress(UnsupportedDocument):
-            return decode(payload)[0]
-        return ""
+            text = decode(payload)[0]
+    return unwrapped(text, part) if part.get_content_type() == "text/plain" else text
 
 
 def _header(message: EmailMessage, name: str) -> str:
@@ -312,9 +355,14 @@ def _add_message(builder: Builder, message: _MailContent, number: int | None, se
     quoted: list[str] = []
     for text, is_html in message.texts:
         if is_html:
-            add_html(builder, text, page=number)
+            own_html, quoted_html = parted_html(text)
+            add_html(builder, own_html, page=number)
+            if number is not None or quoted_html:
+                own, of_others = (html_lines(html) for html in (own_html, quoted_html))
+                quoted += [line for line in of_others if not line or line not in seen_lines]
+                seen_lines.update(line for line in (*own, *of_others) if line)
         else:
-            own, of_others = _parted(text.split("\n"), seen_lines)
+            own, of_others = parted(text.split("\n"), seen_lines)
             seen_lines.update(line.strip() for line in (*own, *of_others) if line.strip())
             quoted += of_others
             _add_text(builder, own, number)
@@ -339,23 +387,3 @@ def _add_text(builder: Builder, lines: Sequence[str], number: int | None) -> Non
         elif run:
             add_lines(builder, run, None, page=number)
             run = []
-
-
-def _parted(lines: Iterable[str], seen_lines: set[str]) -> tuple[list[str], list[str]]:
-    """The sender's own lines up to the signature, and those quoted from others that were not seen before."""
-    own: list[str] = []
-    of_others: list[str] = []
-    for line in lines:
-        if _SIGNATURE.match(line):
-            break
-        quoted = _QUOTE_MARKS.match(line)
-        bare = line[quoted.end() :] if quoted else line
-        if quoted:
-            of_others += [] if bare.strip() and bare.strip() in seen_lines else [bare]
-            own += [""] if own and own[-1].strip() else []
-        elif _REPLY_LINE.match(line):
-            of_others += [] if seen_lines else [line, ""]
-        else:
-            own.append(line)
-            of_others += [""] if of_others and of_others[-1].strip() else []
-    return own, of_others

@@ -30,7 +30,9 @@ def parse(text: str, note: str = "") -> Parsed:
             first, last = last + 1, reader.line_num
             if not any(cell.strip() for cell in row):
                 continue
-            if headers is None and (width <= 1 or len(row) >= width):  # a bank writes its name above the table
+            # A bank writes its name above the table, and a sheet its title, with empty cells behind it.
+            is_title = width > 2 and sum(bool(cell.strip()) for cell in row) == 1
+            if headers is None and not is_title and (width <= 1 or len(row) >= width):
                 headers = list(row) if looks_like_header(row) else []
                 if headers:
                     header_lines = Lines(first, last)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from lxml import etree
 
 from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.markup import code
+from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.structured.nodes import Node, add_nodes
 
 _DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
+_ESCAPED_HTML = re.compile(
+    r"</(?:p|a|b|i|em|strong|div|span|ul|ol|li|h[1-6]|td|table|blockquote)>|<br ?/?>", re.IGNORECASE
+)
 _NAMESPACE_ATTRIBUTES = ("schemaLocation", "noNamespaceSchemaLocation")
 
 
@@ -36,9 +41,9 @@ def parse(text: str, note: str = "") -> Parsed:
 
 def _tree(root: etree._Element, lines_before: int) -> Node:
     top = Node("", 1, 1)
-    pending = [(root, False, top)]
+    pending = [(root, False, top, "")]
     while pending:
-        element, is_item, parent = pending.pop()
+        element, is_item, parent, key = pending.pop()
         first = (element.sourceline or 1) + lines_before
         if not isinstance(element.tag, str):  # a comment, or an entity, which is not resolved
             if element.tag is not etree.Comment:
@@ -47,7 +52,7 @@ def _tree(root: etree._Element, lines_before: int) -> Node:
                 Node("", first, first + (element.text or "").count("\n"), f"<!-- {element.text} -->")
             )
             continue
-        node = Node(_name(element.tag), first, first, is_item=is_item)
+        node = Node(key or _name(element.tag), first, first, is_item=is_item)
         parent.children.append(node)
         attributes = [(_name(name), value) for name, value in element.attrib.items()]
         node.children = [
@@ -55,16 +60,39 @@ def _tree(root: etree._Element, lines_before: int) -> Node:
         ]
         own = (element.text or "").strip()
         if len(element) == 0 or own or any((child.tail or "").strip() for child in element):
-            text = "".join(element.itertext())
+            text = _text(element) if own or len(element) or not key else _name(element.tag)
             node.last = first + text.count("\n")
             if node.children and text.strip():
                 node.children.append(Node("", first, node.last, text.strip()))
             else:
                 node.value = text.strip()
             continue
+        if element.tag == "dict" and element[0].tag == "key":
+            pending.extend((value, False, node, name) for name, value in reversed(list(_property_list(element))))
+            continue
         names = Counter(child.tag for child in element)
-        pending.extend((child, names[child.tag] > 1, node) for child in reversed(element))
+        pending.extend((child, names[child.tag] > 1, node, "") for child in reversed(element))
     return top.children[0]
+
+
+def _text(element: etree._Element) -> str:
+    """Return the text of an element without the HTML that feeds put into it as text."""
+    text = "".join(element.itertext())
+    if not _ESCAPED_HTML.search(text):
+        return text
+    page = Builder()
+    add_html(page, text)
+    return " ".join(block.text for block in page.done().blocks)
+
+
+def _property_list(element: etree._Element) -> Iterator[tuple[str, etree._Element]]:
+    """Yield the names and values of a dictionary of Apple's, which stand one after the other."""
+    name = ""
+    for child in element:
+        if child.tag == "key":
+            name = " ".join("".join(child.itertext()).split())
+        else:
+            yield name, child
 
 
 def _name(tag: str) -> str:

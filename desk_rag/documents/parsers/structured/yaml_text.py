@@ -50,7 +50,7 @@ def _tree(text: str, lines: list[str]) -> Node:
         node = Node(key, begin.line + 1, last if is_text else begin.line + 1, is_item=is_item)
         parent.children.append(node)
         if isinstance(source, yaml.MappingNode):
-            inner = [(value, _key(name), False, node, depth + 1) for name, value in source.value]
+            inner = [(value, key, False, node, depth + 1) for key, value in _pairs(source)]
         elif isinstance(source, yaml.SequenceNode):
             inner = [(value, "", True, node, depth + 1) for value in source.value]
         else:
@@ -59,6 +59,16 @@ def _tree(text: str, lines: list[str]) -> Node:
             continue
         pending.extend(reversed(inner))
     return root
+
+
+def _pairs(source: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield keys and values; those that are merged in ('<<: *defaults') stand in the place of the mark."""
+    own = {_key(name) for name, _ in source.value}
+    for name, value in source.value:
+        if _key(name) == "<<" and isinstance(value, yaml.MappingNode):
+            yield from ((_key(inner), given) for inner, given in value.value if _key(inner) not in own)
+        else:
+            yield _key(name), value
 
 
 def _key(node: yaml.Node) -> str:

@@ -1,0 +1,143 @@
+"""Read what Outlook packs into winmail.dat (TNEF): the files attached to a message, its text, subject and sender.
+
+Attributes that cannot be followed end the reading; what stands before them is kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+SIGNATURE = b"\x78\x9f\x3e\x22"
+_SUBJECT, _BODY, _CODE_PAGE, _PROPERTIES = 0x8004, 0x800C, 0x9007, 0x9003
+_NEW_FILE, _FILE_NAME, _FILE_DATA, _FILE_PROPERTIES = 0x9002, 0x8010, 0x800F, 0x9005
+_SENDER_PROPERTY, _SUBJECT_PROPERTY, _BODY_PROPERTY, _HTML_PROPERTY, _LONG_NAME = 0x0C1A, 0x0037, 0x1000, 0x1013, 0x3707
+_FIXED_SIZES = {0x02: 4, 0x03: 4, 0x04: 4, 0x05: 8, 0x06: 8, 0x07: 8, 0x0A: 4, 0x0B: 4, 0x14: 8, 0x40: 8, 0x48: 16}
+_TEXT, _UNICODE, _OBJECT, _BINARY = 0x1E, 0x1F, 0x0D, 0x102
+_SEVERAL = 0x1000
+_MOST_FILES = 1000
+
+
+@dataclass(slots=True)
+class PackedFile:
+    """A file attached to the message."""
+
+    name: str = ""
+    content: bytes = b""
+
+
+@dataclass(slots=True)
+class PackedMessage:
+    """What a winmail.dat holds."""
+
+    sender: str = ""
+    subject: str = ""
+    body: str = ""
+    html: str = ""
+    files: list[PackedFile] = field(default_factory=list)
+
+
+def read(data: bytes) -> PackedMessage | None:
+    """Return the packed message; None for bytes that are none or that hold nothing."""
+    if not data.startswith(SIGNATURE):
+        return None
+    message = PackedMessage()
+    encoding = "cp1252"
+    for kind, content in _attributes(data):
+        if kind == _CODE_PAGE and len(content) >= 4:
+            encoding = _encoding(struct.unpack_from("<I", content)[0])
+        elif kind == _SUBJECT:
+            message.subject = message.subject or _words(content, encoding)
+        elif kind == _BODY:
+            message.body = message.body or _words(content, encoding)
+        elif kind == _PROPERTIES:
+            _take_properties(message, content, encoding)
+        elif kind == _NEW_FILE and len(message.files) < _MOST_FILES:
+            message.files.append(PackedFile())
+        elif message.files:
+            _take_file(message.files[-1], kind, content, encoding)
+    holds_something = message.files or message.body or message.html or message.subject
+    return message if holds_something else None
+
+
+def _take_file(file: PackedFile, kind: int, content: bytes, encoding: str) -> None:
+    if kind == _FILE_NAME:
+        file.name = file.name or _words(content, encoding)
+    elif kind == _FILE_DATA:
+        file.content = content
+    elif kind == _FILE_PROPERTIES:
+        names = (text for number, text in _texts(content, encoding) if number == _LONG_NAME)
+        file.name = next(filter(None, names), file.name)
+
+
+def _take_properties(message: PackedMessage, content: bytes, encoding: str) -> None:
+    for number, text in _texts(content, encoding):
+        if number == _SENDER_PROPERTY:
+            message.sender = text
+        elif number == _SUBJECT_PROPERTY:
+            message.subject = text
+        elif number == _BODY_PROPERTY:
+            message.body = text
+        elif number == _HTML_PROPERTY:
+            message.html = text
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and content of each attribute."""
+    position = 6
+    while position + 11 <= len(data):
+        kind, length = struct.unpack_from("<xHxxI", data, position)
+        position += 9
+        if position + length > len(data):
+            return
+        yield kind, data[position : position + length]
+        position += length + 2  # a checksum
+
+
+def _texts(content: bytes, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and text of each MAPI property that is text."""
+    position = 4
+    try:
+        for _ in range(struct.unpack_from("<I", content)[0]):
+            kind, number = struct.unpack_from("<HH", content, position)
+            position += 4
+            if number >= 0x8000:  # named: a GUID, then a number or a name
+                by_name, length = struct.unpack_from("<II", content, position + 16)
+                position += 24 + (_padded(length) if by_name else 0)
+            values, kind = bool(kind & _SEVERAL), kind & ~_SEVERAL
+            is_long = kind in (_TEXT, _UNICODE, _OBJECT, _BINARY)
+            count = 1
+            if values or is_long:
+                (count,) = struct.unpack_from("<I", content, position)
+                position += 4
+            if not is_long:
+                position += count * _FIXED_SIZES[kind]
+                continue
+            for _ in range(count):
+                (length,) = struct.unpack_from("<I", content, position)
+                value = content[position + 4 : position + 4 + length]
+                position += 4 + _padded(length)
+                if kind != _OBJECT:
+                    yield number, _words(value, "utf-16-le" if kind == _UNICODE else encoding)
+                if position > len(content):
+                    return
+    except (struct.error, KeyError):
+        return
+
+
+def _padded(length: int) -> int:
+    return -(-length // 4) * 4
+
+
+def _words(content: bytes, encoding: str) -> str:
+    return content.decode(encoding, "replace").rstrip("\0").replace("\r\n", "\n")
+
+
+def _encoding(code_page: int) -> str:
+    name = "utf-8" if code_page == 65001 else f"cp{code_page}"
+    try:
+        b"".decode(name)
+    except LookupError:
+        return "cp1252"
+    return name

@@ -240,7 +240,7 @@ class SourceFiles:
             return True, None
         row = self._store.document(passage.path)
         why = Missing.FOLDER_AWAY if folder_away else Missing.FILE_GONE
-        return True, None if row is None else Absence(why, row.indexed_at)
+        return True, Absence(why, passage.indexed_at if row is None else row.indexed_at)
 
     @cached_property
     def _absent(self) -> list[AbsentFolder]:

@@ -319,7 +319,7 @@ async def test_unverified_quote_and_stale_source_are_said(running: Run) -> None:
         await ask(pilot, Q)
         await until(pilot, lambda: over(app))
         assert "! in no source, do not rely on it: never written anywhere" in text_of(app, ".note")
-        assert "! [3] has changed or gone since it was read" in text_of(app, ".note")
+        assert "! [3] its file has changed since it was read" in text_of(app, ".note")
         assert "never written anywhere" not in text_of(app, ".quote")
 
 

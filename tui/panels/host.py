@@ -23,7 +23,7 @@ from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.source_opening import SourceOpening
 from desk_rag.tui.terminal.locale import wants_ascii
 from desk_rag.tui.terminal.plain import AsciiFilter
-from desk_rag.tui.themes import DARK, LIGHT
+from desk_rag.tui.themes import DARK, LIGHT, own_themes, themes_folder
 from desk_rag.tui.widgets.line_input import leave_to_app
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.wording import count, safe
@@ -71,13 +71,41 @@ class PanelHost(SourceOpening):
         session = self.backend.session
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
+        self._read_themes()
         if session.settings.ui.ascii or wants_ascii(os.environ):
             self._plain = AsciiFilter()
         self.use_keys()
         wanted = session.settings.ui.theme
-        self.theme = wanted if wanted in self.available_themes else DARK.name
+        if wanted in self.available_themes:
+            self.theme = wanted
+        else:
+            self.theme = DARK.name
+            self._warn(f"There is no theme '{wanted}' (theme under [ui]). Ctrl+P, Change the theme, lists all.")
         if self.remembers:
             self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def _read_themes(self) -> None:
+        """Add the themes that the user's files define, and say which files cannot be used."""
+        themes, faults = own_themes(self._themes_folder)
+        for theme in themes:
+            self.register_theme(theme)
+        for fault in faults:
+            self._warn(fault)
+
+    @property
+    def _themes_folder(self) -> Path:
+        return themes_folder(self.backend.session.file.path)
+
+    def _warn(self, sentence: str) -> None:
+        said = safe(sentence, single_line=True, most=600).plain
+        self.notify(said, severity="warning", timeout=_NOTICE_SECONDS, markup=False)
+
+    def action_change_theme(self) -> None:
+        """List the themes, the user's files as they are now."""
+        self._read_themes()
+        if self.theme not in (DARK.name, LIGHT.name):
+            self.refresh_css()  # the file of the theme in use may have changed
+        super().action_change_theme()
 
     def use_keys(self) -> None:
         """Take the keys from the settings, where they were checked."""

@@ -21,7 +21,7 @@ _SIGNS = (
     ("●", "warm: the chunk's KV was on disk, so its text was not read again"),
     ("○", "cold: the chunk was prefilled live; a later answer finds it warm"),
     ("·", "listed: no model read it, as in lists, searches and saved answers"),
-    ("◐", "stale: the file has changed or gone since it was read"),
+    ("◐", "the file has changed since it was read, or is gone; a line below the answer says which"),
     ("[2]", "the quote stands word for word in source 2"),
     ("another process", "it keeps the index fresh; this one does once it has ended"),
     ("!", "needs your attention"),

@@ -194,8 +194,8 @@ class PanelHost(SourceOpening):
 
         self.push_screen(FirstRunScreen(self.backend.session), self._chose)
 
-    def on_model_wanted(self) -> None:
-        """Start again with another model, if the one before kept the backend from starting."""
+    def on_start_wanted(self) -> None:
+        """Start again, if the backend did not start."""
         if self.failure is not None:
             self.failure = None
             self._chat.try_again()
@@ -276,7 +276,8 @@ class PanelHost(SourceOpening):
             if name is not None:
                 self.decide_deletions(keep=name == "keep")
 
-        text = "Answers quote them until then, and say that the files are gone. F3 shows which they are, and where."
+        key = self.keymap.shown("library")
+        text = f"As long as they are kept, answers quote them and say that the files are gone. {key} lists them."
         remove = Choice("remove", "r", "Remove them from the index now")
         choices = (Choice("keep", "k", "Keep them in the index"), remove)
         self.push_screen(ChoiceScreen("Files that are gone", text, choices), answered)

@@ -40,23 +40,29 @@ class TimingLine(Static):
     """Line of times; empty until a word of the answer is on the screen."""
 
     def __init__(self, times: Times) -> None:
-        super().__init__(_drawn(times), markup=False)
+        super().__init__("", markup=False)
         self._times = times
+        self._draw()
 
     def first_word(self, elapsed: float) -> None:
         """Show the seconds from the question to the first word on the screen."""
         self._times.first_word = elapsed
-        self.update(_drawn(self._times))
+        self._draw()
 
     def finish(self, answer: Answer) -> None:
         """Show everything that is known."""
         self._times.answer = answer
-        self.update(_drawn(self._times))
+        self._draw()
 
     def toggle_details(self) -> None:
         """Show or hide the stages of the time to first token."""
         self._times.detailed = not self._times.detailed
-        self.update(_drawn(self._times))
+        self._draw()
+
+    def _draw(self) -> None:
+        content = _drawn(self._times)
+        self.display = bool(content)
+        self.update(content)
 
 
 def _drawn(times: Times) -> Content:

@@ -36,7 +36,8 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     for reason in (
         "backgroud is no colour of a theme; did you mean background?", "accent is no colour; colours are such as",
         "dark is true or false", "border is no colour of a theme; there are foreground,",
-        "a theme that comes with desk-rag has this name", "other signs than letters", "folder.toml cannot be used: Is a",
+        "a theme that comes with desk-rag has this name", "other signs than letters",
+        "folder.toml cannot be used: Is a",
     ):  # fmt: skip
         assert reason in said
 

@@ -27,6 +27,7 @@ from textual.worker import get_current_worker
 
 from desk_rag.errors import DeskRagError, ModelError
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.sanitize import home_path
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.keys.bindings import bound
@@ -276,7 +277,8 @@ class DeskRagApp(PanelHost):
         title = "Remove or keep files that are gone"  # the words of the status line
         yield SystemCommand(title, "In the index; you are asked", self.action_decide_gone)
         yield from self.panel_commands()
-        yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
+        about = f"Colours; your own are files in {home_path(self._themes_folder)}"
+        yield SystemCommand("Change the theme", about, self.action_change_theme)
         yield self._command("Help", "Keys and signs", "help", self.action_help)
         yield self._command("Quit", "Leave desk-rag", "quit", self.action_quit)
 

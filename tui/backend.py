@@ -71,8 +71,8 @@ class Status:
     """Process id of another process that indexes; 0 if there is none."""
     is_reading: bool = False
     """True while the folders are being looked through or files are being read, or will be within seconds."""
-    disk_full: str = ""
-    """Kind of data that the disk has no room for; empty if it has room."""
+    no_caches: str = ""
+    """Why caches cannot be kept or read now, and what follows; empty if they can."""
 
 
 class Backend(Protocol):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import IndexStage
 from desk_rag.tui.backend import Freshness, Status
-from desk_rag.tui.management.cache import room_missing
+from desk_rag.tui.management.cache import caches_missing
 
 if TYPE_CHECKING:
     from desk_rag.indexer.resident.facts import IndexingState
@@ -27,6 +29,8 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
 
     folders = session.folders
     activity, paused = store.activity(), _left(store.pause_requested())
+    if activity is not None and _all_warm(activity, counts, session.settings.model.rungs):
+        activity = replace(activity, stage=IndexStage.SCAN, done=0, total=0, waiting="")
     known = None if state.pid and activity is not None and activity.pid != state.pid else activity
     freshness = _freshness(known, paused, is_young=is_young)
     absent = [folder.path for folder in absent_folders(store)]
@@ -55,8 +59,13 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
         missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
         writer=0 if state.pid or activity is None else activity.pid,
         is_reading=state.is_reading,
-        disk_full=store.kv_away or room_missing(counts, session.settings.store.budget_gib),
+        no_caches=caches_missing(store, counts, session.settings.store.budget_gib),
     )
+
+
+def _all_warm(activity: Activity, counts: Counts, rungs: Sequence[int]) -> bool:
+    """Return whether answers have made the caches that the writer still waits to make."""
+    return activity.stage is IndexStage.WARM and len(rungs) == 1 and 0 < counts.chunks <= counts.warm
 
 
 def _freshness(activity: Activity | None, paused: float | None, *, is_young: bool) -> Freshness:

@@ -109,8 +109,8 @@ class TextWanted(Message):
 
 
 @dataclass
-class ModelWanted(Message):
-    """The backend did not start, and should try again with the model that was chosen since."""
+class StartWanted(Message):
+    """The backend did not start, and should try again: another model was chosen, or there is room by now."""
 
 
 @dataclass

@@ -65,6 +65,16 @@ def fit_path(text: str, width: int) -> Content:
     return fit(content, width)
 
 
+def hanging(label: Content, text: Content, width: int) -> Content:
+    """Return a label and a text that is wrapped beside it, in `width` cells."""
+    room = max(1, width - label.cell_length)
+    blank = Content(" " * label.cell_length)
+    lines = [line.rstrip() for line in text.wrap(room)]
+    return Content("\n").join(
+        Content.assemble(blank if number else label, line) for number, line in enumerate(lines or [Content("")])
+    )
+
+
 def fit(content: Content, width: int) -> Content:
     """Return `content` cut or padded to exactly `width` cells."""
     cut = content.truncate(width, ellipsis=True) if content.cell_length > width else content
@@ -87,9 +97,9 @@ def mark(source: Source) -> tuple[str, str]:
 
 
 def notice(status: Status) -> str:
-    """Return what needs the user's attention: no room for caches, folders or files not there; empty if nothing does."""
-    if status.disk_full:
-        return f"! the disk is full: {status.disk_full}"
+    """Return what needs the user's attention: no caches, folders or files not there; empty if nothing does."""
+    if status.no_caches:
+        return f"! {status.no_caches}"
     if status.absent:
         names = ", ".join(path.name for path in status.absent)
         return f"! {names} is not there now; nothing of it is removed"

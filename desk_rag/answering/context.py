@@ -1,6 +1,6 @@
 """Build what one answer reads: numbered sources with their token ids and KV keys.
 
-Sum up its stages.
+Sum up its stages. Sources are also numbered where no model is loaded: importing this loads no torch.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.config import AnswerSettings
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.kv.identity import kv_key
-from desk_rag.kv.prefix_variants.variants import PrefixVariant
-from desk_rag.kv.serving import ServingModel
-from desk_rag.kv.types import KVKey, QuantizedKV
-from desk_rag.model.language_model import LanguageModel
-from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.presence import AbsentFolder, absent_folders, covers
 from desk_rag.store.store import Store
 from desk_rag.store.types import Passage
+
+if TYPE_CHECKING:
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
+    from desk_rag.kv.serving import ServingModel
+    from desk_rag.kv.types import KVKey, QuantizedKV
+    from desk_rag.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,8 @@ def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store,
     disk, it takes the nearest lower variant that is, which answers slightly worse but at once; if none is, the right
     variant is prefilled live. A source counts as warm if any of them is on disk.
     """
+    from desk_rag.kv.identity import kv_key
+
     chosen: list[tuple[RetrievedChunk, tuple[int, ...]]] = []
     for chunk in chunks:
         ids = tuple(serving.model.prompt.chunk_ids(chunk.passage.chunk.text))
@@ -193,6 +195,8 @@ def timings(
 
 def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far: Timings) -> Answer:
     """The refusal that answers a question for which no chunk was retrieved."""
+    from desk_rag.model.prompt import NO_ANSWER
+
     return Answer(
         question=question,
         text=NO_ANSWER,
@@ -240,7 +244,7 @@ class SourceFiles:
             return True, None
         row = self._store.document(passage.path)
         why = Missing.FOLDER_AWAY if folder_away else Missing.FILE_GONE
-        return True, None if row is None else Absence(why, row.indexed_at)
+        return True, Absence(why, passage.indexed_at if row is None else row.indexed_at)
 
     @cached_property
     def _absent(self) -> list[AbsentFolder]:

@@ -45,12 +45,14 @@ class Absence:
 
     why: Missing
     indexed_at: float
-    """Unix time at which the file was read."""
+    """Unix time at which the file was read; 0 if unknown."""
 
     @property
     def notice(self) -> str:
         """Sentence part about the source for the user."""
         what = "its folder is not connected" if self.why is Missing.FOLDER_AWAY else "its file is gone"
+        if not self.indexed_at:
+            return what
         return f"{what}; from the index of {time.strftime('%Y-%m-%d', time.localtime(self.indexed_at))}"
 
 
@@ -80,6 +82,13 @@ class Source:
     absence: Absence | None = None
     """Set if the file is missing."""
     copies: int = 0  # other files with the same content
+
+    @property
+    def stale_notice(self) -> str:
+        """Sentence part that says in which way the source is stale; empty if it is not."""
+        if not self.stale:
+            return ""
+        return self.absence.notice if self.absence else "its file has changed since it was read"
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,8 +253,7 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     cited = {citation.source_number for citation in answer.citations}
     for source in answer.sources:
         if source.stale and source.number in cited:
-            notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
-            remarks.append(f"[{source.number}] {notice}")
+            remarks.append(f"[{source.number}] {source.stale_notice}")
         if source.copies and source.number in cited:
             remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
     if answer.not_read is not None:

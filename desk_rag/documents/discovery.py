@@ -29,6 +29,7 @@ from desk_rag.documents.rules.ignore_rules import (
 )
 from desk_rag.documents.rules.sensitive import linked_secrets
 from desk_rag.errors import ConfigError, UnreadableDocument
+from desk_rag.sanitize import home_path
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
@@ -86,7 +87,7 @@ def check_root(root: Path) -> None:
         mode = root.stat().st_mode
     except FileNotFoundError as error:
         raise ConfigError(
-            f"There is no folder {root}.", remedy="Check the spelling; is its drive connected?"
+            f"There is no folder {home_path(root)}.", remedy="Check the spelling; is its drive connected?"
         ) from error
     except (OSError, ValueError) as error:
         raise UnreadableDocument(f"{root} cannot be opened: {error}.", remedy="Check its permissions.") from error

@@ -60,7 +60,7 @@ def test_an_absent_folder_answers_with_a_word_in_text_json_and_status(desk: Desk
         shown = desk.run("ask", QUESTION, "--folder", str(desk.docs), "--no-index")
         assert "flower pot" in shown
         assert "its folder is not connected; from the index of 20" in shown
-        assert "changed on disk" not in shown
+        assert "has changed since" not in shown
         answer = desk.json("ask", QUESTION)
         cited = {citation["source"] for citation in answer["citations"]}
         (source,) = [source for source in answer["sources"] if source["number"] in cited]

@@ -1,7 +1,9 @@
-"""Measure how soon the UI reacts, in a real terminal: `python -m tests.tui.latency [FOLDER] [--load] [--silent]`.
+"""Measure how soon the UI reacts, in a real terminal: `python -m tests.tui.latency [FOLDER] [--load] [--silent]
+[--beside]`.
 
-Prints seconds on the clock and CPU seconds of the UI and its engine. With --load, a busy loop runs on every core
-meanwhile; with --silent, nothing is typed before it is ready to answer.
+Prints seconds on the clock and CPU seconds of the UI and its engine, and of a new Python that only imports torch, for
+comparison. With --load, a busy loop runs on every core meanwhile; with --silent, nothing is typed before it is ready to
+answer; with --beside, a `watch` with its models loaded answers for the UI.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -112,20 +115,45 @@ def measure(folder: Path, data: Path, *, types: bool) -> None:
         terminal.close()
 
 
+@contextmanager
+def watching(folder: Path, data: Path) -> Iterator[None]:
+    """Run `watch` until the end, from when it answers questions."""
+    from desk_rag.indexer.resident import keeping
+
+    environment = {**os.environ, "DESK_RAG_DATA_DIR": str(data), "XDG_CONFIG_HOME": str(data)}
+    command = [sys.executable, "-m", "desk_rag", "watch", str(folder)]
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        try:
+            while "pid" not in (keeping.status(data) or {}):
+                time.sleep(0.2)
+            yield
+        finally:
+            process.terminate()
+
+
+def torch_seconds() -> float:
+    """Return the CPU seconds of a Python that imports torch and ends."""
+    code = "import torch, os; print(sum(os.times()[:2]))"
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
 def main() -> None:
     """Measure a start with a new index, then one with the index there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "assets" / "sample_docs")
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--silent", action="store_true")
+    parser.add_argument("--beside", action="store_true")
     options = parser.parse_args()
     cores = os.cpu_count() or 1
     busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(cores if options.load else 0)]
     try:
         with tempfile.TemporaryDirectory() as data:
-            for name in ("new index", "index there"):
-                print(f"== {name}; load {os.getloadavg()[0]:.1f}")
-                measure(options.folder, Path(data), types=not options.silent)
+            beside = watching(options.folder, Path(data)) if options.beside else nullcontext()
+            with beside:
+                for name in ("beside watch",) if options.beside else ("new index", "index there"):
+                    print(f"== {name}; load {os.getloadavg()[0]:.1f}; import torch: {torch_seconds():.2f} CPU s")
+                    measure(options.folder, Path(data), types=not options.silent)
     finally:
         for process in busy:
             process.kill()

@@ -319,7 +319,7 @@ async def test_unverified_quote_and_stale_source_are_said(running: Run) -> None:
         await ask(pilot, Q)
         await until(pilot, lambda: over(app))
         assert "! in no source, do not rely on it: never written anywhere" in text_of(app, ".note")
-        assert "! [3] has changed or gone since it was read" in text_of(app, ".note")
+        assert "! [3] its file has changed since it was read" in text_of(app, ".note")
         assert "never written anywhere" not in text_of(app, ".quote")
 
 
@@ -343,7 +343,8 @@ async def test_error_in_an_answer_is_a_panel_and_the_next_question_works(running
 
 async def test_failed_start_says_what_to_do(running: Run) -> None:
     error = ModelNotFound("No weights at /nowhere.", remedy="Name another model with --model.")
-    async with running(ScriptedBackend(start_error=error), ready=False) as pilot:
+    backend = ScriptedBackend(start_error=error)
+    async with running(backend, ready=False) as pilot:
         app = pilot.app
         await until(pilot, lambda: "could not start" in text_of(app, "#welcome"))
         assert "No weights at /nowhere." in text_of(app, "#welcome")
@@ -351,7 +352,11 @@ async def test_failed_start_says_what_to_do(running: Run) -> None:
         await ask(pilot, Q)
         await until(pilot, lambda: over(app))
         assert "Name another model with --model." in text_of(app, ".note")
-        assert app.failure is error
+        assert app.failure is error and "Enter tries again." in text_of(app, ".note")
+        backend.start_error = None
+        await pilot.press("enter")
+        await until(pilot, lambda: over(app) and "14 March 2028" in text_of(app, ".words"))
+        assert app.failure is None
 
 
 async def test_pause_and_resume(running: Run) -> None:

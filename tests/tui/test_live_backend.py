@@ -240,7 +240,7 @@ def test_a_full_disk_and_a_folder_that_goes_away_are_said(place: tuple[Settings,
     )
     full.start(lambda text: None, lambda event: None)
     try:
-        wait(lambda: full.status().disk_full == "no room for the caches of 3 chunks, so answers from them are slower")
+        wait(lambda: full.status().no_caches == "disk full: 3 chunks without cache, so answers are slower")
         wait(lambda: not full.status().is_reading)
         own.rename(tmp_path / "away")
         wait(lambda: full.status().absent == (own,))

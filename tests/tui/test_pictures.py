@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from desk_rag.answering.events import (
+    Absence,
     AnswerEvent,
     AnswerText,
     CheckedSentence,
+    FilesWaiting,
     Finished,
     FirstToken,
+    Missing,
     ReasoningText,
     Retrieved,
     SentenceChecked,
     Support,
 )
+from desk_rag.documents.status import IndexStage
 from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, StoreError
+from desk_rag.ingest.freshness import Backlog
+from desk_rag.store.chats.records import ChatRow
+from desk_rag.store.opening import CATALOG_RESET, INDEX_AGAIN
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Started
+from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.widgets.answer_view import AnswerView
 from tests.tui.conftest import ask, screen_text, text_of, until
 from tests.tui.pictures import LOOKS, compare
@@ -55,6 +63,10 @@ class AcceleratorError(RuntimeError):
 def app_of(pilot: Pilot[int]) -> DeskRagApp:
     assert isinstance(pilot.app, DeskRagApp)
     return pilot.app
+
+
+def status(app: DeskRagApp) -> str:
+    return text_of(app, "#status")
 
 
 async def watching(pilot: Pilot[int]) -> None:
@@ -91,8 +103,10 @@ def after(question: str, *keys: str, sign: str = "", backend: ScriptedBackend | 
         ("help", ("f1",), "Keys of the chat"),
         ("menu", ("alt+m",), "Copy the quotes"),
         ("jump", ("ctrl+g",), ""),
-        ("find", ("ctrl+f",), "find"),
-        ("chats", ("ctrl+r",), "Saved chats"),
+        ("find", ("ctrl+f", *"boiler"), "1 of 1 turn"),
+        ("names", tuple("@ho"), "house.md"),
+        ("sources", ("alt+2",), "Keep the inspection log"),
+        ("chats-none", ("ctrl+r",), "There are no saved chats"),
         ("document", ("alt+v",), "5 Payment"),
         ("palette", ("ctrl+p",), "Search for commands"),
     ],
@@ -160,12 +174,15 @@ async def test_streaming_with_a_question_waiting(looks: Sequence[str]) -> None:
         gate.set()
 
 
-NO_ROOM = "no room for the caches of 9,000 chunks, so answers from them are slower"
+NO_ROOM = "disk full: 9,000 chunks without cache, so answers are slower"
 STATES = {
     "welcome": ScriptedBackend(),
     "nothing-readable": ScriptedBackend(now=replace(WATCHING, files=0, chunks=0, with_vectors=0, warm=0)),
     "folder-absent": ScriptedBackend(now=replace(WATCHING, absent=(Path("/media/stick"),))),
-    "disk-full": ScriptedBackend(now=replace(WATCHING, disk_full=NO_ROOM)),
+    "caches-away": ScriptedBackend(
+        now=replace(WATCHING, no_caches="the caches are not there now, so answers are slower")
+    ),
+    "disk-full": ScriptedBackend(now=replace(WATCHING, no_caches=NO_ROOM)),
     "files-gone": ScriptedBackend(now=replace(WATCHING, missing=240, missing_seconds=80_000.0)),
     "paused": ScriptedBackend(now=replace(WATCHING, freshness=Freshness.PAUSED, paused_seconds=3_400.0)),
     "other-process": ScriptedBackend(now=replace(WATCHING, writer=4321)),
@@ -181,7 +198,7 @@ async def test_state_of_the_index(name: str, looks: Sequence[str]) -> None:
 
 @LOOKS
 async def test_catalog_that_was_rebuilt(looks: Sequence[str]) -> None:
-    said = "The catalog was damaged and was built again from the files; caches were kept."
+    said = CATALOG_RESET.replace(INDEX_AGAIN, "Your folders are being read again.")
     app = DeskRagApp(ScriptedBackend(started=Started("embedded reader", "CPU", notices=(said,))), FOLDERS)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -226,6 +243,87 @@ async def test_answer_that_failed(name: str, error: Exception, looks: Sequence[s
     await compare(name, app, act, looks)  # type: ignore[arg-type]
 
 
+class Kept(Keeper):
+    """Lists two saved chats."""
+
+    def rows(self, words: str = "") -> list[ChatRow]:
+        day = time.mktime((2026, 3, 14, 9, 30, 0, 0, 0, -1))
+        return [
+            ChatRow(7, "When does the boiler warranty end, and what does it ask of us every year?", day, 3),
+            ChatRow(2, "Who repaired the dishwasher?", day - 900_000, 1),
+        ]
+
+
+@LOOKS
+async def test_saved_chats(looks: Sequence[str]) -> None:
+    backend = ScriptedBackend(keeper=Kept(Path("/nonexistent"), save=True))
+    backend.keeper.save = lambda turn, answer: None  # type: ignore[method-assign]
+    app, act = after(Q, "ctrl+r", sign="Who repaired the dishwasher?", backend=backend)
+    await compare("chats", app, act, looks)  # type: ignore[arg-type]
+
+
+@LOOKS
+async def test_plain_search(looks: Sequence[str]) -> None:
+    question = "/boiler warranty"
+    final = replace(answer(question, "4 passages have these words."), is_search=True)
+    app, act = after(question, backend=ScriptedBackend({question: play(final)}))
+    await compare("search", app, act, looks)  # type: ignore[arg-type]
+
+
+@LOOKS
+async def test_question_that_waits_for_files(looks: Sequence[str]) -> None:
+    gate = threading.Event()
+    new = tuple(FOLDERS[0] / f"new {number}.md" for number in range(22))
+    reading = replace(
+        WATCHING, freshness=Freshness.INDEXING, stage=IndexStage.WORDS, files=18, failed=0, chunks=60, with_vectors=0,
+        warm=0, kv_bytes=0, done=18, total=40, eta_seconds=12.0, is_reading=True,
+    )  # fmt: skip
+    app = DeskRagApp(ScriptedBackend({Q: [FilesWaiting(Backlog(18, new)), gate]}, now=reading), FOLDERS)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await watching(pilot)
+        await ask(pilot, Q)
+        await until(pilot, lambda: "waits for files" in text_of(app, ".note"))
+
+    try:
+        await compare("waiting-for-files", app, act, looks)
+    finally:
+        gate.set()
+
+
+@LOOKS
+async def test_answer_that_was_stopped_and_an_earlier_one_whose_file_is_gone(looks: Sequence[str]) -> None:
+    gate = threading.Event()
+    gone = replace(SOURCES[0], stale=True, absence=Absence(Missing.FILE_GONE, 0.0))
+    first = answer(Q, "On 14 March 2028 [1].", sources=(gone, *SOURCES[1:]), citations=(QUOTE,))
+    steps = play(answer("and then?", "The contract says nothing more of it."))
+    app = DeskRagApp(ScriptedBackend({Q: play(first), "and then?": [*steps[:6], gate]}), FOLDERS)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await answered(pilot)
+        await ask(pilot, "and then?")
+        await until(pilot, lambda: "contract says" in text_of(app, ".words"))
+        await pilot.press("escape")
+        await until(pilot, lambda: "stopped" in text_of(app, ".note"))
+
+    try:
+        await compare("stopped", app, act, looks)
+    finally:
+        gate.set()
+
+
+@LOOKS
+async def test_files_that_are_gone_are_decided_on(looks: Sequence[str]) -> None:
+    app = DeskRagApp(STATES["files-gone"], FOLDERS)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await watching(pilot)
+        app.action_decide_gone()
+        await until(pilot, lambda: "Keep them in the index" in screen_text(app))
+
+    await compare("files-gone-choice", app, act, looks)
+
+
 @LOOKS
 async def test_question_about_an_empty_folder(looks: Sequence[str]) -> None:
     nothing = replace(WATCHING, files=0, chunks=0, with_vectors=0, warm=0, failed=0)
@@ -242,10 +340,10 @@ async def test_question_about_an_empty_folder(looks: Sequence[str]) -> None:
 @LOOKS
 async def test_no_folder(looks: Sequence[str]) -> None:
     app = DeskRagApp(ScriptedBackend(), ())
-    app.look_for_folders = lambda: None  # type: ignore[assignment]
 
     async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: "No folder is chosen yet" in screen_text(app))
-        assert isinstance(app.focused, Input) is False
+        await until(pilot, lambda: "Which folder" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "No folder is chosen yet" in screen_text(app) and "no folder" in status(app))
 
     await compare("no-folder", app, act, looks)

@@ -12,6 +12,7 @@ from desk_rag.documents.status import IndexStage
 from desk_rag.store.types import Counts
 from desk_rag.tui.backend import Freshness, Status
 from desk_rag.tui.management.cache import room_missing
+from desk_rag.tui.terminal.plain import to_ascii
 from desk_rag.tui.widgets.index_status import MOST_DETAIL, line
 from desk_rag.tui.wording import (
     MOST_CHARS,
@@ -21,6 +22,7 @@ from desk_rag.tui.wording import (
     fit,
     fit_path,
     gib,
+    hanging,
     mark,
     notice,
     percent,
@@ -127,19 +129,31 @@ def test_status_bar_at_80_columns_is_in_words() -> None:
 
 
 def test_a_full_disk_is_said_before_all_else() -> None:
-    full = replace(WATCHING, disk_full="no room for the caches of 9 chunks", absent=(Path("/x"),))
-    assert notice(full) == "! the disk is full: no room for the caches of 9 chunks"
+    full = "disk full: 9,000 chunks without cache, so answers are slower"
+    status = replace(WATCHING, no_caches=full, absent=(Path("/x"),))
+    assert notice(status) == f"! {full}"
+    assert bar(status, notice(status)) == f"! {full} · 3 failed", "80 columns hold all of it"
 
 
 def test_room_is_missing_only_where_the_disk_is_the_limit() -> None:
     counts = Counts(files=3, failed=0, skipped=0, chunks=9, with_vectors=9, warm=0, kv_bytes=0, budget_bytes=0)
-    assert room_missing(counts, 20.0) == "no room for the caches of 9 chunks, so answers from them are slower"
+    assert room_missing(counts, 20.0) == "disk full: 9 chunks without cache, so answers are slower"
     assert room_missing(replace(counts, warm=9), 20.0) == ""
     assert room_missing(replace(counts, budget_bytes=20 * 1024**3), 20.0) == ""
     room = replace(counts, warm=3, kv_bytes=3 * 2**20, budget_bytes=2**30)
     assert room_missing(room, 20.0) == "", "there is room for more"
-    assert room_missing(replace(room, budget_bytes=3 * 2**20), 20.0).startswith("no room for the caches of 6 chunks")
+    assert room_missing(replace(room, budget_bytes=3 * 2**20), 20.0).startswith("disk full: 6 chunks")
 
 
 def test_a_source_that_no_model_read_is_neither_warm_nor_cold() -> None:
     assert [mark(replace(SOURCES[0], stale=False, warm=warm))[0] for warm in (True, False, None)] == ["●", "○", "·"]
+
+
+def test_a_text_is_wrapped_beside_its_label() -> None:
+    said = hanging(Content(" kept in  "), Content("one two three four"), 20)
+    assert said.plain == " kept in  one two\n          three four"
+
+
+def test_cut_paths_and_work_that_goes_on_keep_their_meaning_in_ascii() -> None:
+    assert to_ascii("…/notes.md  loading …   ") == "*/notes.md  loading ... "
+    assert to_ascii("a long na…") == "a long na~"

@@ -153,8 +153,8 @@ class ChatsScreen(ModalScreen[int]):
 
 def _line(row: ChatRow) -> Content:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed_at))
-    first = Content.assemble((f"{when}  ", "$foreground 60%"), safe(row.title, single_line=True, most=120))
-    lines = [Content.assemble(first, (f"  {count(row.num_turns, 'turn')}", "$foreground 60%"))]
+    head = f"{when}  {count(row.num_turns, 'turn'):<8}  "
+    lines = [Content.assemble((head, "$foreground 60%"), safe(row.title, single_line=True, most=120))]
     if row.excerpt:
-        lines.append(Content.assemble("                  ", safe(row.excerpt, "$foreground 60%", single_line=True)))
+        lines.append(Content.assemble(" " * len(head), safe(row.excerpt, "$foreground 60%", single_line=True)))
     return Content("\n").join(lines)

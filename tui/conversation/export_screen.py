@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 from desk_rag.sanitize import clean
 from desk_rag.tui.widgets.line_input import LineInput
 
-_HINT = "A name that ends in .json gives JSON, any other Markdown · Enter writes · Esc goes back"
+_HINT = "Markdown, or JSON if the name ends in .json · Enter writes · Esc goes back"
 
 
 class ExportScreen(ModalScreen[Path]):

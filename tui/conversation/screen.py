@@ -96,9 +96,9 @@ class ConversationScreen(TurnScreen):
 
         self.run_worker(run, thread=True, group="conversation", exit_on_error=False)
 
-    def _say(self, text: str, severity: str = "information") -> None:
+    def _say(self, text: str, severity: str = "information", seconds: float = 8) -> None:
         said = safe(text, single_line=True, most=300).plain
-        self.notify(said, severity="warning" if severity == "warning" else "information", timeout=8, markup=False)
+        self.notify(said, severity="warning" if severity == "warning" else "information", timeout=seconds, markup=False)
 
     # Saved chats --------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ConversationScreen(TurnScreen):
         self._backend.keeper.begin(private=private)
         self._show_private(private)
         self.query_one(QuestionInput).focus()
-        self._say("Private chat: nothing of it is saved." if private else "New chat.")
+        self._say("Private chat: nothing of it is saved." if private else "New chat.", seconds=3)
 
     def _show_private(self, private: bool) -> None:
         self.set_class(private, "-private")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.tui.backend import Freshness
 
 if TYPE_CHECKING:
     from desk_rag.store.types import Activity
@@ -67,10 +68,11 @@ class ActivityView:
         for state, reason, number in store.unread_reasons(self._session.folders):
             if state is FileState.FAILED:
                 failures[reason] += number
+        at_work = None if status.freshness is Freshness.WATCHING else activity
         return ActivityReport(
-            _rows(status, activity),
+            _rows(status, at_work),
             current=activity.current if activity else "",
-            waiting=activity.waiting if activity else "",
+            waiting=at_work.waiting if at_work else "",
             paused_seconds=_left(store.pause_requested()),
             full_speed_seconds=_left(store.full_speed_requested()),
             writer=self._writer(activity),

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB
+from desk_rag.documents.status import plural
 from desk_rag.errors import Cancelled, StoreError
 
 if TYPE_CHECKING:
     from desk_rag.store.kv.contents import CacheContents
+    from desk_rag.store.store import Store
     from desk_rag.store.types import Counts, VerifyReport
     from desk_rag.tui.management.session import Session
 
@@ -43,15 +45,22 @@ class CacheReport:
         return kept.text_bytes / 1e6 / (kept.kv_bytes / GIB) if kept.kv_bytes and kept.text_bytes else None
 
 
+def caches_missing(store: Store, counts: Counts, budget_gib: float) -> str:
+    """Return why caches cannot be kept or read now, and what follows; '' if they can. F5 says more."""
+    if store.kv_away:
+        return "the caches are not there now, so answers are slower"
+    return room_missing(counts, budget_gib)
+
+
 def room_missing(counts: Counts, budget_gib: float) -> str:
-    """Return what the disk has no room for; '' if caches are limited by their budget alone."""
+    """Return for what the disk has no room; '' if caches are limited by their budget alone."""
     limited = counts.budget_bytes < int(budget_gib * GIB)
     if not limited or counts.warm >= counts.chunks or not counts.chunks:
         return ""
     per_chunk = counts.kv_bytes / counts.warm if counts.warm else 0.0
     if counts.budget_bytes - counts.kv_bytes > max(per_chunk, counts.budget_bytes / 100):
         return ""
-    return f"no room for the caches of {counts.chunks - counts.warm:,} chunks, so answers from them are slower"
+    return f"disk full: {plural(counts.chunks - counts.warm, 'chunk')} without cache, so answers are slower"
 
 
 class CacheView:

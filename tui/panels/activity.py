@@ -153,7 +153,7 @@ def _state(report: ActivityReport) -> Content:
 def _stage(row: StageRow) -> Content:
     name, unit = _NAMES[row.stage]
     if row.stage is IndexStage.SCAN and not row.at_work:
-        return Content.styled(f"   {name:<20} no look at the folders is due", "$foreground 60%")
+        return Content.styled(f"   {name:<20} nothing to look through now", "$foreground 60%")
     share = percent(row.done, row.total)
     filled = _BAR * row.done // row.total if row.total else 0
     line = Content.assemble(

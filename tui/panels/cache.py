@@ -17,7 +17,7 @@ from desk_rag.tui.management.cache import CacheReport, CacheView
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
-from desk_rag.tui.wording import count, gib, percent, safe
+from desk_rag.tui.wording import count, gib, hanging, percent, safe
 
 if TYPE_CHECKING:
     from desk_rag.store.types import VerifyReport
@@ -44,6 +44,7 @@ class CacheScreen(PanelScreen):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._view = CacheView(session)
+        self._report: CacheReport | None = None
         self._stop: threading.Event | None = None
         """Set to end the check that runs; None while none does."""
 
@@ -63,8 +64,17 @@ class CacheScreen(PanelScreen):
         self.in_thread(self._view.report, self._came, group="report")
 
     def _came(self, report: CacheReport | None) -> None:
-        said = Content(" Nothing is indexed yet.") if report is None else _text(report)
+        self._report = report
+        self._draw()
+
+    def _draw(self) -> None:
+        width = self.query_one("#cache").scrollable_content_region.width
+        said = Content(" Nothing is indexed yet.") if self._report is None else _text(self._report, width)
         self.query_one("#cache-text", Static).update(said)
+
+    def on_resize(self) -> None:
+        if self._report is not None:
+            self._draw()
 
     # Check ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +118,8 @@ class CacheScreen(PanelScreen):
             self.query_one("#cache-verify", Static).update(Content.assemble(content, "\n"))
 
 
-def _text(report: CacheReport) -> Content:
+def _text(report: CacheReport, width: int) -> Content:
+    row = partial(_row, width)
     share = min(1.0, report.used / report.limit) if report.limit else 0.0
     filled = round(_BAR * share)
     lines = [
@@ -119,17 +130,17 @@ def _text(report: CacheReport) -> Content:
             f"  {gib(report.used)} of {gib(report.limit)}",
         ),
         Content(""),
-        _row("warm", f"{report.warm:,} of {count(report.chunks, 'chunk')} ({percent(report.warm, report.chunks)}%)"),
+        row("warm", f"{report.warm:,} of {count(report.chunks, 'chunk')} ({percent(report.warm, report.chunks)}%)"),
     ]
     if report.text_mb_per_gib is not None:
-        lines.append(_row("a GiB keeps", f"{report.text_mb_per_gib:.1f} MB of text (measured here)"))
-    lines.append(_row("room", _room(report)))
+        lines.append(row("a GiB keeps", f"{report.text_mb_per_gib:.1f} MB of text (measured here)"))
+    lines.append(row("room", _room(report)))
     if report.outlook:
-        lines.append(_row("all warm", report.outlook))
-    lines.append(_row("kept in", home_path(report.place)))
+        lines.append(row("all warm", report.outlook))
+    lines.append(row("kept in", home_path(report.place)))
     if report.away:
-        lines.append(_row("! away", report.away, "$warning"))
-    lines += [_row("pinned", home_path(path)) for path in report.contents.pins]
+        lines.append(row("! away", report.away, "$warning"))
+    lines += [row("pinned", home_path(path)) for path in report.contents.pins]
     reasons = {one.reason for one in report.contents.next}
     common = f" ({reasons.pop()})" if len(reasons) == 1 else ""
     lines += [Content(""), Content.styled(f" Deleted next, if room is needed{common}", "bold")]
@@ -164,5 +175,6 @@ def _result(report: VerifyReport) -> Content:
     return Content("\n").join(lines)
 
 
-def _row(label: str, text: str, style: str = "") -> Content:
-    return Content.assemble((f" {label:<12}", "$foreground 60%"), safe(text, style, single_line=True, most=400))
+def _row(width: int, label: str, text: str, style: str = "") -> Content:
+    said = safe(text, style, single_line=True, most=400)
+    return hanging(Content.styled(f" {label:<12}", "$foreground 60%"), said, width)

@@ -11,8 +11,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from desk_rag.tui.management.checks import Finding
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.panels.base import PanelScreen
-from desk_rag.tui.wording import count, safe
+from desk_rag.tui.wording import count, hanging, safe
 
 _MARKS = {"ok": ("●", "$success"), "warn": ("!", "$warning"), "fail": ("✗", "$error")}
 
@@ -24,6 +25,10 @@ class DoctorScreen(PanelScreen):
     KEYS = (("Enter", "check again"), ("Up, Down", "scroll"), ("Esc", "back"))
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "check", "Check again")]
 
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._findings: list[Finding] = []
+
     def compose_body(self) -> ComposeResult:
         yield Static("", id="doctor-summary", markup=False)
         with VerticalScroll(id="findings"):
@@ -31,7 +36,6 @@ class DoctorScreen(PanelScreen):
 
     def on_mount(self) -> None:
         self.query_one("#findings").focus()
-        self._findings: list[Finding] = []
         self.action_check()
 
     def action_check(self) -> None:
@@ -56,7 +60,15 @@ class DoctorScreen(PanelScreen):
         verdicts = [str(finding.verdict.value) for finding in self._findings]
         said = f"{count(len(verdicts), 'check')}: {_verdict(verdicts)}" if done else f"checking … {len(verdicts)} done"
         self.query_one("#doctor-summary", Static).update(Content(said))
-        self.query_one("#findings-text", Static).update(Content("\n").join(map(_lines, self._findings)))
+        self._list()
+
+    def _list(self) -> None:
+        width = self.query_one("#findings").scrollable_content_region.width
+        said = Content("\n").join(_lines(finding, width) for finding in self._findings)
+        self.query_one("#findings-text", Static).update(said)
+
+    def on_resize(self) -> None:
+        self._list()
 
 
 def _verdict(verdicts: list[str]) -> str:
@@ -65,15 +77,12 @@ def _verdict(verdicts: list[str]) -> str:
     return ", ".join(bad) or "nothing is wrong"
 
 
-def _lines(finding: Finding) -> Content:
+def _lines(finding: Finding, width: int) -> Content:
     verdict = str(finding.verdict.value)
     mark, style = _MARKS[verdict]
-    line = Content.assemble(
-        (f" {mark} ", style),
-        safe(f"{finding.name:<14}", "bold", most=40),
-        " ",
-        safe(finding.detail, single_line=True, most=1_000),
-    )
+    name = Content.assemble((f" {mark} ", style), safe(f"{finding.name:<14}", "bold", most=40), " ")
+    line = hanging(name, safe(finding.detail, single_line=True, most=1_000), width)
     if not finding.remedy or verdict == "ok":
         return line
-    return Content.assemble(line, "\n", f"   {'':<14} ", safe(finding.remedy, "$accent", single_line=True, most=1_000))
+    remedy = safe(finding.remedy, "$accent", single_line=True, most=1_000)
+    return Content.assemble(line, "\n", hanging(Content(" " * name.cell_length), remedy, width))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from desk_rag.assets import assets_dir
 from desk_rag.ingest.preview import FolderPreview, IndexEstimate, giant_line
 from desk_rag.sanitize import home_path
 from desk_rag.tui.keys.bindings import bound
@@ -25,7 +27,7 @@ from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.panels.models import ModelsScreen
 from desk_rag.tui.widgets.line_input import LineInput
-from desk_rag.tui.wording import about, count, gib, safe
+from desk_rag.tui.wording import about, count, gib, hanging, safe
 
 _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
 
@@ -55,6 +57,8 @@ class FirstRunScreen(PanelScreen):
         super().__init__(session)
         self._first_run = FirstRun(session)
         self._preview: FolderPreview | None = None
+        self._described: Callable[[int], Content] = lambda _: Content("")
+        """Preview as lines of a width."""
         self._stop = threading.Event()
         self._looking = False
         self._folders: list[Path] = []
@@ -106,7 +110,7 @@ class FirstRunScreen(PanelScreen):
         self._folders = folders
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options([Option(home_path(folder)) for folder in folders])
+        options.add_options([Option(_offer(folder)) for folder in folders])
         options.highlighted = 0 if folders and not self.query_one("#folder", Input).value else None
 
     def action_move(self, by: int) -> None:
@@ -176,8 +180,15 @@ class FirstRunScreen(PanelScreen):
             return
         self._preview = preview
         free, room = self._first_run.room()
-        self._draw(_described(preview, free, room, self._model.name, self.session.file.path, self._model_key))
+        self._described = partial(
+            _described, preview, free, room, self._model.name, self.session.file.path, self._model_key
+        )
+        self.on_resize()
         self.refresh_bindings()
+
+    def on_resize(self) -> None:
+        if self._preview is not None:
+            self._draw(self._described(self.query_one("#preview-pane").scrollable_content_region.width))
 
     def _cannot_look(self, problem: Problem) -> None:
         self._looking = False
@@ -238,37 +249,46 @@ class FirstRunScreen(PanelScreen):
             self.dismiss()
 
 
-def _described(preview: FolderPreview, free: int, room: int, name: str, file: Path, model_key: str) -> Content:
-    """Return the preview of a folder as lines."""
+def _offer(folder: Path) -> Content:
+    """Return a folder as it is offered; the one that nobody would know says what it is."""
+    about = "  sample documents, to try desk-rag" if folder == assets_dir() / "sample_docs" else ""
+    return Content.assemble(safe(home_path(folder)), (about, "$foreground 60%"))
+
+
+def _described(
+    preview: FolderPreview, free: int, room: int, name: str, file: Path, model_key: str, width: int
+) -> Content:
+    """Return the preview of a folder as lines of `width` cells."""
+    row = partial(_row, width)
     if not preview.files:
-        lines = [_row("nothing", "no file in it can be read", style="$warning")]
-        return Content("\n").join([*lines, *_not_read(preview)])
+        lines = [row("nothing", "no file in it can be read", style="$warning")]
+        return Content("\n").join([*lines, *_not_read(preview, row)])
     cost = preview.estimate
     model = "embedded reader: needs no download and no GPU" if name == "embedded" else name
     lines = [
-        _row("will read", f"{count(preview.files, 'file')}, {gib(preview.size)}   {preview.kinds_line}"),
-        *_not_read(preview),
-        *([_row("large", giant_line(preview.giant), style="$warning")] if preview.giant else []),
+        row("will read", f"{count(preview.files, 'file')}, {gib(preview.size)}: {preview.kinds_line}"),
+        *_not_read(preview, row),
+        *([row("large", giant_line(preview.giant), style="$warning")] if preview.giant else []),
         Content(""),
-        _row("model", model),
-        _row("", f"{model_key} shows the models on this computer, and which of them fit"),
-        _row(
+        row("model", model),
+        row("", f"{model_key} shows the models on this computer, and which of them fit"),
+        row(
             "ready",
             f"by words in about {about(cost.seconds_to_words)}, by meaning in {about(cost.seconds_to_meaning)}",
         ),
-        _row("", f"all caches after about {about(cost.seconds_to_warm)} of idle time (rough)"),
-        _row("disk", _disk(cost, free, room)),
-        _row("noted in", f"{home_path(file)}: opened from now on"),
+        row("", f"all caches after about {about(cost.seconds_to_warm)} of idle time (rough)"),
+        row("disk", _disk(cost, free, room)),
+        row("noted in", f"{home_path(file)}: opened from now on"),
     ]
     return Content("\n").join(lines)
 
 
-def _not_read(preview: FolderPreview) -> list[Content]:
+def _not_read(preview: FolderPreview, row: Callable[..., Content]) -> list[Content]:
     lines = []
     if preview.left_out_total:
-        lines.append(_row("left out", f"{preview.left_out_total:,}   {preview.left_out_line}"))
+        lines.append(row("left out", f"{preview.left_out_total:,}: {preview.left_out_line}"))
     if preview.unreadable:
-        lines.append(_row("no access", f"{preview.unreadable:,} may not be opened by you", style="$warning"))
+        lines.append(row("no access", f"{preview.unreadable:,} may not be opened by you", style="$warning"))
     return lines
 
 
@@ -280,5 +300,6 @@ def _disk(cost: IndexEstimate, free: int, room: int) -> str:
     return said
 
 
-def _row(label: str, text: str, *, style: str = "") -> Content:
-    return Content.assemble((f" {label:<10}", "$foreground 60%"), safe(text, style, single_line=True, most=400))
+def _row(width: int, label: str, text: str, *, style: str = "") -> Content:
+    said = safe(text, style, single_line=True, most=400)
+    return hanging(Content.styled(f" {label:<10}", "$foreground 60%"), said, width)

@@ -23,7 +23,7 @@ from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.source_opening import SourceOpening
 from desk_rag.tui.terminal.locale import wants_ascii
 from desk_rag.tui.terminal.plain import AsciiFilter
-from desk_rag.tui.themes import DARK, LIGHT
+from desk_rag.tui.themes import DARK, LIGHT, own_themes, themes_folder
 from desk_rag.tui.widgets.line_input import leave_to_app
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.wording import count, safe
@@ -71,13 +71,41 @@ class PanelHost(SourceOpening):
         session = self.backend.session
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
+        self._read_themes()
         if session.settings.ui.ascii or wants_ascii(os.environ):
             self._plain = AsciiFilter()
         self.use_keys()
         wanted = session.settings.ui.theme
-        self.theme = wanted if wanted in self.available_themes else DARK.name
+        if wanted in self.available_themes:
+            self.theme = wanted
+        else:
+            self.theme = DARK.name
+            self._warn(f"There is no theme '{wanted}' (theme under [ui]). Ctrl+P, Change the theme, lists all.")
         if self.remembers:
             self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def _read_themes(self) -> None:
+        """Add the themes that the user's files define, and say which files cannot be used."""
+        themes, faults = own_themes(self._themes_folder)
+        for theme in themes:
+            self.register_theme(theme)
+        for fault in faults:
+            self._warn(fault)
+
+    @property
+    def _themes_folder(self) -> Path:
+        return themes_folder(self.backend.session.file.path)
+
+    def _warn(self, sentence: str) -> None:
+        said = safe(sentence, single_line=True, most=600).plain
+        self.notify(said, severity="warning", timeout=_NOTICE_SECONDS, markup=False)
+
+    def action_change_theme(self) -> None:
+        """List the themes, the user's files as they are now."""
+        self._read_themes()
+        if self.theme not in (DARK.name, LIGHT.name):
+            self.refresh_css()  # the file of the theme in use may have changed
+        super().action_change_theme()
 
     def use_keys(self) -> None:
         """Take the keys from the settings, where they were checked."""
@@ -166,8 +194,8 @@ class PanelHost(SourceOpening):
 
         self.push_screen(FirstRunScreen(self.backend.session), self._chose)
 
-    def on_model_wanted(self) -> None:
-        """Start again with another model, if the one before kept the backend from starting."""
+    def on_start_wanted(self) -> None:
+        """Start again, if the backend did not start."""
         if self.failure is not None:
             self.failure = None
             self._chat.try_again()
@@ -248,7 +276,8 @@ class PanelHost(SourceOpening):
             if name is not None:
                 self.decide_deletions(keep=name == "keep")
 
-        text = "Answers quote them until then, and say that the files are gone. F3 shows which they are, and where."
+        key = self.keymap.shown("library")
+        text = f"As long as they are kept, answers quote them and say that the files are gone. {key} lists them."
         remove = Choice("remove", "r", "Remove them from the index now")
         choices = (Choice("keep", "k", "Keep them in the index"), remove)
         self.push_screen(ChoiceScreen("Files that are gone", text, choices), answered)

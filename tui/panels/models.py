@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 
 from desk_rag.tui.management.models import ModelChoice, ModelRow, ModelsReport, ModelsView
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.messages import ModelWanted
+from desk_rag.tui.messages import StartWanted
 from desk_rag.tui.panels.base import FilteredScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.panels.download import DownloadScreen
@@ -130,7 +130,7 @@ class ModelsScreen(FilteredScreen[ModelRow]):
     def _made(self, sentence: str) -> None:
         self.say(sentence)
         if self.session.indexing is None:
-            self.app.post_message(ModelWanted())
+            self.app.post_message(StartWanted())
         self.dismiss()
 
 

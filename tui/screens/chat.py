@@ -131,6 +131,8 @@ class ChatScreen(ConversationScreen):
     def on_question_input_empty_submitted(self) -> None:
         if self._problem is NO_FOLDER:
             self.post_message(m.FolderWanted())
+        elif self._problem is not None:
+            self.post_message(m.StartWanted())
         else:
             self.action_answer_now()
 
@@ -251,11 +253,9 @@ class ChatScreen(ConversationScreen):
             self.notify(safe(sentence, most=600).plain, severity="warning", timeout=20, markup=False)
 
     def on_backend_failed(self, message: m.BackendFailed) -> None:
-        problem = message.problem
-        if message.is_model:
-            remedy = f"{problem.remedy} {other_model(self._keymap.shown('models'))}".strip()
-            problem = m.Problem(problem.message, remedy)
-        self._problem = problem
+        other = other_model(self._keymap.shown("models")) if message.is_model else ""
+        remedy = " ".join(part for part in (message.problem.remedy, other, "Enter tries again.") if part)
+        self._problem = problem = m.Problem(message.problem.message, remedy)
         self.query_one(IndexStatus).notice("! desk-rag could not start")
         self._welcome()
         if self._turns and not self._queue:  # nothing on the screen shows the reason

@@ -21,10 +21,11 @@ _SIGNS = (
     ("●", "warm: the chunk's KV was on disk, so its text was not read again"),
     ("○", "cold: the chunk was prefilled live; a later answer finds it warm"),
     ("·", "listed: no model read it, as in lists, searches and saved answers"),
-    ("◐", "stale: the file has changed or gone since it was read"),
+    ("◐", "the file has changed since it was read, or is gone; a line below the answer says which"),
     ("[2]", "the quote stands word for word in source 2"),
     ("another process", "it keeps the index fresh; this one does once it has ended"),
     ("!", "needs your attention"),
+    ("●, ○, !", "in the library: read, left out, could not be read"),
 )
 
 HERE = {
@@ -40,6 +41,8 @@ HERE = {
     "preview-text": ("The source", (("Up, Down", "scroll"), ("open_source", "open it at the quote"), ("Esc", "back"))),
 }
 """Name and keys of each widget of the chat screen, by its id; a key may be the name of an action."""
+
+_CHAT_PLACES = {"", *(title for title, _ in HERE.values())}
 
 
 class HelpScreen(ModalScreen[None]):
@@ -58,11 +61,17 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="help"):
             if self._keys:
                 yield from _table(self._title, [(self._keymap.shown(key), meaning) for key, meaning in self._keys])
-            yield from _table("Keys of the chat", [*FIXED_KEYS, *self._keymap.help_rows()])
-            yield from _table("Keys everywhere", self._keymap.general_rows())
+            tables = [("Keys of the chat", self._chat_rows()), ("Keys everywhere", self._keymap.general_rows())]
+            for title, rows in tables if self._title in _CHAT_PLACES else reversed(tables):
+                yield from _table(title, rows)
             yield from _table("Signs", _SIGNS)
             if self._log_file is not None:
                 yield from _table("Log", (("file", str(self._log_file)),))
+
+    def _chat_rows(self) -> list[tuple[str, str]]:
+        """Return the keys of the chat without those that the prompt's own lines name above."""
+        above = {key for key, _ in self._keys} if self._title == HERE["prompt"][0] else set()
+        return [row for row in (*FIXED_KEYS, *self._keymap.help_rows()) if row[0] not in above]
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> ComposeResult:

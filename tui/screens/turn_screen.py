@@ -18,6 +18,7 @@ from desk_rag.tui import messages as m
 from desk_rag.tui.keys.actions import NUMBER_OF_SOURCE_KEYS
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.jump import JumpTarget
+from desk_rag.tui.turns.source_files import compared
 from desk_rag.tui.widgets.answer_view import AnswerView, Quote
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
@@ -25,6 +26,8 @@ from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.wording import as_text, count, quotes_of
 
+_COMPARE_SECONDS = 5.0
+"""Seconds between two looks at the files of the selected turn."""
 _WITH_ANSWER = ("copy_answer", "copy_words", "toggle_timing")
 _WITH_SOURCES = ("open_source", "read_source", "step_source", "show_source")
 
@@ -48,6 +51,7 @@ class TurnScreen(Screen[None]):
     def __init__(self, folders: Sequence[Path]) -> None:
         super().__init__()
         self._folders = folders
+        self._compares_files = False
 
     @property
     def _selected(self) -> AnswerView | None:
@@ -72,8 +76,32 @@ class TurnScreen(Screen[None]):
 
     # The side pane ----------------------------------------------------------------------------------------------
 
+    def on_mount(self) -> None:
+        self.set_interval(_COMPARE_SECONDS, self._compare_files)
+
     def on_transcript_selected(self, message: Transcript.Selected) -> None:
         self._show_sources(message.view)
+        self._compare_files()
+
+    def _compare_files(self) -> None:
+        """Look in a thread whether files of the selected turn have changed, unless the last look still waits."""
+        view = self._selected
+        if view is None or not view.over or not view.sources or self._compares_files:
+            return
+        self._compares_files = True
+
+        def compare(sources: tuple[Source, ...]) -> None:
+            now = compared(sources, self._folders)
+            self.app.call_from_thread(self._files_compared, view, sources, now)
+
+        self.run_worker(partial(compare, view.sources), thread=True, group="files", exit_on_error=False)
+
+    def _files_compared(self, view: AnswerView, before: tuple[Source, ...], now: tuple[Source, ...]) -> None:
+        self._compares_files = False
+        if now != before and view.is_attached and view.over and view.sources is before:
+            view.sources_changed(now)
+            if view is self._selected:
+                self._show_sources(view)
 
     def on_answer_view_source_clicked(self, message: AnswerView.SourceClicked) -> None:
         self.query_one(Transcript).select(message.view)

@@ -46,6 +46,7 @@ class AsciiFilter(LineFilter):
 @lru_cache(4096)
 def to_ascii(text: str) -> str:
     """Return `text` in ASCII and in as many cells: letters lose their accents, what has no likeness becomes '?'."""
+    text = text.replace("…/", "*/").replace("…  ", "...")  # '~/' would be the home folder
     return "".join(sign if sign.isascii() else _like(sign) for sign in text)
 
 

@@ -40,7 +40,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         lines.append(Content(f"! {answer.cut_notice}"))
     cited = {citation.source_number for citation in answer.citations}
     lines += [
-        Content(f"! [{source.number}] {_stale_notice(source)}")
+        Content(f"! [{source.number}] {source.stale_notice}")
         for source in answer.sources
         if source.stale and source.number in cited
     ]
@@ -53,7 +53,3 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
 def _source_line(source: Source, folders: Sequence[Path]) -> Content:
     where = "  ".join(part for part in (short_path(source.path, folders), place(source)) if part)
     return Content.assemble((f"[{source.number}] ", "bold"), f"{mark(source)[0]} ", safe(where))
-
-
-def _stale_notice(source: Source) -> str:
-    return source.absence.notice if source.absence else "has changed or gone since it was read"

@@ -7,7 +7,7 @@ from what is in view it is folded: without widgets of its own, as high as before
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from time import perf_counter
@@ -109,7 +109,7 @@ class AnswerView(Vertical):
         """No part of it is drawn, because it is far from what is in view."""
         self._folders = folders
         self._markdown = markdown
-        self._begun_at = 0.0
+        self._asked_at, self._begun_at = perf_counter(), 0.0
         self._hint = ""
         self._word_drawn = False
         self._text, self._reasoning = "", ""
@@ -183,6 +183,7 @@ class AnswerView(Vertical):
         self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
         self.citations, self._sentences, self._text, self._reasoning = [], [], "", ""
         self._hint, self._said, self.asked_as, self._times = "", Content(""), "", Times()
+        self._asked_at = perf_counter()
         self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
         await self.fold(False)
 
@@ -196,6 +197,7 @@ class AnswerView(Vertical):
         """Show that the question is being asked."""
         self.state = TurnState.ANSWERING
         self._begun_at, self._word_drawn = perf_counter(), False
+        self._times.waited = self._begun_at - self._asked_at
 
     def begin_comparison(self) -> None:
         """Show that the question is being asked both ways; the answer stays as it is."""
@@ -288,6 +290,13 @@ class AnswerView(Vertical):
         self.query(ComparisonView).remove()
         if not self.folded:
             self.mount(ComparisonView(comparison), before=self._timing)
+
+    def sources_changed(self, sources: tuple[Source, ...]) -> None:
+        """Show the marks of sources whose files have changed since the answer."""
+        self.sources = sources
+        if self.answer is not None:
+            self.answer = replace(self.answer, sources=sources)
+            self._draw_note()
 
     def toggle_details(self) -> None:
         """Show or hide the stages of the time to first token."""

@@ -42,7 +42,7 @@ def detail(entry: Entry, why: str) -> Content:
         said = _folder_state(entry) + ("; pinned: its caches are deleted last" if entry.pinned else "")
     else:
         warm = f"; {entry.warm:,} of {count(entry.chunks, 'chunk')} warm" if entry.chunks else ""
-        said = (why or f"{entry.state.value}: {entry.reason}") + warm
+        said = (why or ": ".join(part for part in (entry.state.value, entry.reason) if part)) + warm
     return Content.assemble(
         safe(home_path(entry.path), "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
     )

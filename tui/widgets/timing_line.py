@@ -11,6 +11,8 @@ from desk_rag.answering.events import Answer, Timings
 from desk_rag.tui.wording import seconds
 
 _MUTED = "$foreground 60%"
+_LEAST_WAIT = 1.0
+"""Seconds from which a wait is told."""
 _STAGES = {
     "queue": "wait for other work",
     "retrieve": "search",
@@ -27,6 +29,8 @@ _STAGES = {
 class Times:
     """What a timing line shows; it outlives the widget."""
 
+    waited: float = 0.0
+    """Seconds before the question was asked: for the model, or for answers above it."""
     first_word: float | None = None
     answer: Answer | None = None
     detailed: bool = False
@@ -36,37 +40,44 @@ class TimingLine(Static):
     """Line of times; empty until a word of the answer is on the screen."""
 
     def __init__(self, times: Times) -> None:
-        super().__init__(_drawn(times), markup=False)
+        super().__init__("", markup=False)
         self._times = times
+        self._draw()
 
     def first_word(self, elapsed: float) -> None:
         """Show the seconds from the question to the first word on the screen."""
         self._times.first_word = elapsed
-        self.update(_drawn(self._times))
+        self._draw()
 
     def finish(self, answer: Answer) -> None:
         """Show everything that is known."""
         self._times.answer = answer
-        self.update(_drawn(self._times))
+        self._draw()
 
     def toggle_details(self) -> None:
         """Show or hide the stages of the time to first token."""
         self._times.detailed = not self._times.detailed
-        self.update(_drawn(self._times))
+        self._draw()
+
+    def _draw(self) -> None:
+        content = _drawn(self._times)
+        self.display = bool(content)
+        self.update(content)
 
 
 def _drawn(times: Times) -> Content:
     if times.first_word is None:
         return Content("")
-    lines = [summary(times.first_word, times.answer)]
+    lines = [summary(times.first_word, times.answer, times.waited)]
     if times.detailed and times.answer and times.answer.timings.stages:
         lines.append(stages(times.answer.timings))
     return Content("\n").join(lines)
 
 
-def summary(first_word: float, answer: Answer | None) -> Content:
-    """Return 'first word 0.19 s · 3 of 3 chunks warm · 31 tok/s · cited 2'."""
-    parts = [Content.assemble(("first word ", _MUTED), (seconds(first_word), "bold $success"))]
+def summary(first_word: float, answer: Answer | None, waited: float = 0.0) -> Content:
+    """Return 'first word 0.19 s · 3 of 3 chunks warm · 31 tok/s · cited 2'; a wait before that comes first."""
+    parts = [Content.styled(f"waited {seconds(waited)}", _MUTED)] if waited >= _LEAST_WAIT else []
+    parts.append(Content.assemble(("first word ", _MUTED), (seconds(first_word), "bold $success")))
     parts += [Content.styled(part, _MUTED) for part in (_facts(answer) if answer else ())]
     return Content.styled(" · ", _MUTED).join(parts)
 

@@ -30,7 +30,7 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None, ke
     elif status.absent and not status.files:
         state = "The folder is not there now, and nothing of it was read before."
     elif not status.files and not status.is_reading:
-        state = "Nothing in it could be read. desk-rag why FOLDER says for each file why."
+        state = f"Nothing in it could be read. {keymap.shown('library')} says for each file why."
     elif not status.files:
         state = "Nothing has been read yet. A question waits until the files have been."
     else:

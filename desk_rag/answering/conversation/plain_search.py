@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.context import sources_of
 from desk_rag.answering.conversation import scope as scopes
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, Retrieved, Timings
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
@@ -31,8 +32,6 @@ def is_search(text: str) -> bool:
 
 def search(store: Store, text: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the passages as Retrieved, then Finished. Raises `scope.UnknownName`, StoreError."""
-    from desk_rag.answering.context import sources_of  # imports torch, which a question to another process need not
-
     scope = scopes.among_indexed(text.removeprefix(SIGN).strip(), store, under)
     ranked, words = retrieve(store, None, scope.question, _CONSIDERED, scope.paths), _words(scope.question)
     matched = _matched(store, words, ranked)

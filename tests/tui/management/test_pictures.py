@@ -98,6 +98,59 @@ async def test_panel(
     await compare(name, app, act, looks)
 
 
+@pytest.mark.parametrize(
+    ("name", "pressed", "sign"),
+    [
+        ("library-actions", ("f3", "ctrl+o"), "Copy its path"),
+        ("library-exclude", ("f3", "ctrl+o", "x"), "Exclude house?"),
+        ("library-forget", ("f3", "ctrl+o", "f"), "Forget house?"),
+        ("library-text", ("f3", *"notes", "ctrl+o", "t"), "third flower pot"),
+        ("library-nothing", ("f3", *"nosuchfile"), "No path holds these words"),
+        ("pause", ("f4", "enter"), "For eight hours"),
+        ("setting", ("f2", *"max_text_mib", "enter"), "Enter takes it"),
+        ("setting-cost", ("f2", *"max_text_mib", "enter", "backspace", "9", "enter"), "All files are read again"),
+        ("library-help", ("f3", "f1"), "filter by parts of the path"),
+    ],
+)
+async def test_what_a_panel_asks(
+    world: World, name: str, pressed: tuple[str, ...], sign: str, looks: Sequence[str]
+) -> None:
+    app = DeskRagApp(ScriptedBackend(session=Session(world.settings, [world.folder], world.config)), [world.folder])
+
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "watching" in screen_text(app))
+        before = ""
+        for pressed_key in pressed:
+            await pilot.press(pressed_key)
+            if len(pressed_key) > 1:  # what a key opens has to be there before the next one
+                await until(pilot, lambda shown=before: screen_text(app) != shown)  # type: ignore[misc]
+                await pilot.pause(0.2)
+            before = screen_text(app)
+        await until(pilot, lambda: sign in " ".join(screen_text(app).split()))
+
+    await compare(name, app, act, looks)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "sign"),
+    [("first-run-absent", "~/nowhere", "Check the spelling"), ("first-run-nothing", "~/docs/empty", "no file in it")],
+)
+async def test_first_run_that_cannot_go_on(
+    world: World, tmp_path: Path, name: str, folder: str, sign: str, looks: Sequence[str]
+) -> None:
+    (world.folder / "empty").mkdir()
+    (world.folder / "empty" / "picture.png").write_bytes(b"nothing")
+    fresh = world.settings.model_copy(update={"data_dir": tmp_path / "new"})
+    app = DeskRagApp(ScriptedBackend(session=Session(fresh, (), world.config)), ())
+
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "Which folder" in screen_text(app))
+        await pilot.press(*folder, "enter")
+        await until(pilot, lambda: sign in screen_text(app))
+
+    await compare(name, app, act, looks)
+
+
 async def test_first_run(world: World, tmp_path: Path, looks: Sequence[str]) -> None:
     fresh = world.settings.model_copy(update={"data_dir": tmp_path / "new"})
     app = DeskRagApp(ScriptedBackend(session=Session(fresh, (), world.config)), ())

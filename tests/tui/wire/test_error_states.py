@@ -86,7 +86,7 @@ class Desk:
         """Wait until the screen shows all of this, line breaks aside."""
         terminal = self.terminal
         assert terminal is not None
-        terminal.until(lambda: all(sign in _words(terminal.text) for sign in signs), 60)
+        terminal.until(lambda: all(sign in _words(terminal.text) for sign in signs), 120)
 
     def send(self, text: str) -> None:
         assert self.terminal is not None
@@ -189,11 +189,51 @@ def _engine_of(desk: Desk) -> int:
 def test_a_drive_without_room_for_caches(desk: Desk) -> None:
     desk.settings("[store]\nreserve_gib = 100000\n")
     desk.open()
-    desk.sees("! the disk is full: no room for the caches of 2 chunks, so answers from them are slower")
+    desk.sees("! disk full: 2 chunks without cache, so answers are slower")
     desk.send(Q)
     desk.sees("first word")
     desk.send("\x1b[15~")
     desk.sees("because 100000 GiB of the drive stay free (reserve_gib)")
+    desk.send("\x1b")
+    desk.quit()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting needs root")
+def test_a_full_drive_is_said_and_enter_starts_once_there_is_room(desk: Desk) -> None:
+    drive = desk.home / "drive"
+    drive.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(drive)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mount is not allowed here")
+    desk.env["DESK_RAG_DATA_DIR"] = str(drive / "data")
+    (drive / "filler").write_bytes(bytes(2**26 - 2**17))  # all but 128 KiB
+    try:
+        desk.open(sign="desk-rag could not start")
+        desk.sees("The disk is full: a file could not be written. Free some space on that drive", "Enter tries again.")
+        desk.send(Q)
+        desk.sees("The disk is full", "What colour is the garden gate?")
+        (drive / "filler").unlink()
+        desk.send("\r")
+        desk.sees("[1] gate.md · line 3", "first word")
+        desk.quit()
+    finally:
+        if desk.terminal is not None:
+            desk.terminal.close()
+        subprocess.run(["umount", "--lazy", str(drive)], check=False)
+
+
+def test_caches_whose_drive_is_taken_out(desk: Desk) -> None:
+    caches = desk.home / "drive" / "caches"
+    caches.mkdir(parents=True)
+    desk.settings(f'[store]\nkv_dir = "{caches}"\n')
+    desk.run("index", str(desk.notes))
+    (desk.home / "drive").rename(desk.home / "elsewhere")
+    desk.open()
+    desk.sees("! the caches are not there now, so answers are slower")
+    desk.send(Q)
+    desk.sees("[1] gate.md · line 3", "first word")
+    desk.send("\x1b[15~")
+    desk.sees("! away")
     desk.send("\x1b")
     desk.quit()
 

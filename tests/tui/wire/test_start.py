@@ -69,6 +69,7 @@ def test_hostile_folder_names_are_cleaned_in_the_first_frame() -> None:
     [
         ("desk_rag.tui.terminal.first_frame", {"textual", "rich", "pydantic", "sqlite3"}),
         ("desk_rag.tui.live_backend", {"torch", "transformers", "numpy", "safetensors", "sqlite3"}),
+        ("desk_rag.answering.conversation.plain_search", {"torch", "transformers", "numpy", "tokenizers"}),
     ],
 )
 def test_nothing_heavy_is_imported_before_the_screen_is_there(module: str, heavy: set[str]) -> None:

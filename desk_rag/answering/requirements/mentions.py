@@ -185,8 +185,9 @@ def _without_numbered(question: str) -> str:
     """The question without the numbers of things: 2023-07 in 'invoice 2023-07' is no month."""
     for _, _, code in codes(question):
         question = question.replace(code, " " * len(code))
-    for match in _numbered(question):
-        question = question.replace(match["number"], " " * len(match["number"]))
+    for match in list(_numbered(question)):
+        begin, end = match.span("number")
+        question = f"{question[:begin]}{' ' * (end - begin)}{question[end:]}"
     return question
 
 

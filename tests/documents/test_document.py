@@ -124,7 +124,8 @@ def test_text_tells_wraps_from_line_breaks(read) -> None:  # type: ignore[no-unt
 
 def test_text_in_aligned_columns_is_a_table(read) -> None:  # type: ignore[no-untyped-def]
     content = (
-        "Report\n\nSubject        Grade   Teacher\nMathematics    C       Mr Thorne\nFrench         D       Mme Giraud\n"
+        "Report\n\nSubject        Grade   Teacher\nMathematics    C       Mr Thorne\n"
+        "French         D       Mme Giraud\n"
         "Days absent: 4      Late: 2\n"
     )
     document = read("report.txt", content)

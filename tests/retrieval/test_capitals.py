@@ -14,7 +14,7 @@ from tests.store import made
 
 TEXTS = {
     "/docs/health.md": "Penicillin makes Bruno ill, and Ola sneezes. Dear Mr Thorne, the roof of the Tern leaks.",
-    "/docs/plan.txt": "Roof Works\nThe catalogue for Merriweather left the hall in march step. We sang, and Ruth played.",
+    "/docs/plan.txt": "Roof Works\nThe catalogue for Merriweather left the hall in march step. There Ruth played.",
 }
 
 

@@ -40,7 +40,7 @@ _ASKS_SEVERAL = re.compile(
 )
 _SUPERLATIVE = re.compile(
     r"\b(?P<word>highest|lowest|largest|biggest|smallest|longest|shortest|cheapest|dearest|oldest|youngest|heaviest|lightest|tallest"
-    r"|widest|deepest|fastest|slowest|(?:most|least)\s+expensive)\b",
+    r"|widest|deepest|fastest|slowest|best|worst|(?<!\bat\s)(?:most|least)(?!\s+(?:of|likely|recent)))\b",
     re.I,
 )
 _SAYS_EXTREME = re.compile(

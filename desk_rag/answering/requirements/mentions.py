@@ -23,7 +23,7 @@ _WEEKDAY = re.compile(rf"\b(?P<name>{'|'.join(_WEEKDAYS)})s?\b", re.I)
 _NUMBER = r"\d+(?:[./-]\d+)*[a-z]?"
 _NUMBERED = re.compile(
     rf"\b(?P<noun>[a-z]{{3,}})(?:\s+(?:no\.?|nr\.?|number)\s*|\s*#\s*|\s+)"
-    rf"(?P<number>{_NUMBER})(?![\w%°€$£]|[.,:]\d)",
+    rf"(?P<number>{_NUMBER})(?![\w%°€$£]|[.,:]\d|(?:st|nd|rd|th)?\s+(?:of\s+)?(?:{_MONTH_NAMES})\b)",
     re.I,
 )
 CODE = re.compile(r"(?<![\w/.-])(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*(?![\w/])")

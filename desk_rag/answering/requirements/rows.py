@@ -36,11 +36,13 @@ _PERSON_KEYS = content_stems(
     "who person name owner teacher contact guest customer client driver payee author by member leader responsible"
 )
 _DATE_KEYS = content_stems("date day weekday when month time arrives arrival due deadline start begins joined until")
+_PLACE_KEYS = content_stems("where place location room kept stored shelf address town city venue site")
 _PAYING = content_stems("pay sell spend")
 _ON_DATE = re.compile(r"\b(?:on|date|day|when)\b|^(?:paid|sold)$", re.I)
 _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
 _PAID = re.compile(r"^(?:how\s+much|what)\b.*\b(?:pay|paid|spen[dt]|costs?|price)\b", re.I)
 _WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
+_WHERE = re.compile(r"\bwhere\b", re.I)
 _WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
 _MEASURES = {
     "long": "length", "large": "size area", "big": "size area", "heavy": "weight", "tall": "height", "high": "height",
@@ -266,7 +268,7 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
         of_verb = [cell for cell in others if content_stems(cell.key) & done & _PAYING and _ON_DATE.search(cell.key)]
         if len(of_verb) == 1:
             return of_verb[0]
-    kinds = ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS))
+    kinds = ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS), (_WHERE, _PLACE_KEYS))
     for pattern, keys in sorted(kinds, key=lambda kind: kind[0].match(question.lstrip()) is None):
         if pattern.search(question):
             fitting = [cell for cell in others if content_stems(cell.key) & keys]

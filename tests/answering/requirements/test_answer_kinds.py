@@ -130,7 +130,7 @@ def test_a_number_of_other_things_is_no_size() -> None:
 @pytest.mark.parametrize(
     ("question", "answer", "quote", "fits"),
     [
-        ("When does the lease end?", "with two months' notice", "Either side may end it with two months' notice.", False),
+        ("When does the lease end?", "with two months' notice", "It may be ended with two months' notice.", False),
         ("When does the lease end?", "in two months", "It ends in two months.", True),
         ("Who was chair before Oswin?", "Oswin Hale", "Chair: Oswin Hale.", False),
         ("Who was chair before Oswin?", "Marjorie Teague", "Chair: Marjorie Teague.", True),

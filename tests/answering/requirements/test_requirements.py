@@ -77,3 +77,7 @@ def test_what_is_unmet_is_named_in_the_words_of_the_question() -> None:
 
 def test_the_number_of_a_thing_hides_no_digit_of_a_day() -> None:
     assert Requirements("Why did press 1 stop on 13 October?").asked == ["13 October", "press 1"]
+
+
+def test_a_word_before_a_day_names_no_numbered_thing() -> None:
+    assert Requirements("What was used in the period 1 January to 31 December?").asked == ["1 January", "31 December"]

@@ -154,8 +154,8 @@ def test_the_name_of_a_file_counts_for_a_measure_and_the_head_of_a_mail_for_none
 
 
 GOODS = Place(
-    "item: piano Alder; bought: 2018-09-08; price_gbp: 2300\nitem: bicycle Kestrel (Ola); bought: 2024-05-18; price_gbp: 340\n"
-    "item: bicycle Hartley (Tomasz); bought: 2019-04-27; price_gbp: 780",
+    "item: piano Alder; bought: 2018-09-08; price_gbp: 2300\nitem: bicycle Kestrel (Ola); bought: 2024-05-18; "
+    "price_gbp: 340\nitem: bicycle Hartley (Tomasz); bought: 2019-04-27; price_gbp: 780",
     "inventory",
     0,
 )
@@ -173,6 +173,7 @@ ENERGY = Place(
         ("What did the piano cost?", GOODS, "2300"),
         ("How much was Ola's bicycle?", GOODS, "340"),
         ("How much was the bicycle?", GOODS, None),  # there are two
+        ("Where is the washer?", Place("item: washer W7; room: hall\nitem: sofa; room: attic", "", 0), "hall"),
         ("How many kWh of electricity were there in 2023?", ENERGY, "2955"),
         ("What did we pay for electricity in 2023?", ENERGY, "1055.79"),
     ],

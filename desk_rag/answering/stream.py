@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import AnswerText, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
 from desk_rag.answering.evidence.quote_matching import same_words
-from desk_rag.answering.evidence.unasked_codes import is_unasked_code
+from desk_rag.answering.evidence.short_answers import is_unasked_code
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.model.prompt import NO_ANSWER
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{5,24}(?![\w@/:-]|['’]\w|\.\w)")
 _ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "rs", "er", "est", "ly")
+_LONGER = ("e", "d", "ed", "ing", "s")
 _MOST_CORRECTED = 3
 _SHORT_WORD = re.compile(r"(?<![\w@./:'’-])[^\W\d_]{3,6}(?![\w@/:-]|['’]\w|\.\w)")
 _QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "how", "many", "much", "does")
@@ -99,8 +100,11 @@ def _fitting(word: str, near: Sequence[str], *, first: bool) -> str:
 def _is_known(typed: str) -> bool:
     """True for an English word, with or without an ending."""
     word = typed.casefold()
-    forms = (word.removesuffix(ending) for ending in _ENDINGS)
-    return word in STOP_WORDS or any(form in _known_words() or f"{form}e" in _known_words() for form in forms)
+    if word in STOP_WORDS:
+        return True
+    forms = {word.removesuffix(ending) for ending in _ENDINGS}
+    longer = {f"{form}{ending}" for form in forms for ending in _LONGER}  # 'revised' is known, and 'revise' is not
+    return not _known_words().isdisjoint(forms | longer)
 
 
 @cache

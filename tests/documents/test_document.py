@@ -122,6 +122,33 @@ def test_text_tells_wraps_from_line_breaks(read) -> None:  # type: ignore[no-unt
     lines_agree(document, content)
 
 
+def test_text_in_aligned_columns_is_a_table(read) -> None:  # type: ignore[no-untyped-def]
+    content = (
+        "Report\n\nSubject        Grade   Teacher\nMathematics    C       Mr Thorne\n"
+        "French         D       Mme Giraud\n"
+        "Days absent: 4      Late: 2\n"
+    )
+    document = read("report.txt", content)
+    assert texts(document, BlockKind.TABLE) == [
+        "Subject: Mathematics; Grade: C; Teacher: Mr Thorne",
+        "Subject: French; Grade: D; Teacher: Mme Giraud",
+    ]
+    assert [block.line_start for block in document.blocks if block.kind is BlockKind.TABLE] == [4, 5]
+    assert document.blocks[-1].text == "Days absent: 4 Late: 2"
+
+
+def test_lines_of_a_form_and_entries_with_their_day_stay_apart(read) -> None:  # type: ignore[no-untyped-def]
+    form = [
+        "Guest: Tomasz Marsh",
+        "Arrival Saturday 1 August 2026 from 16:00, departure Saturday 15 August 2026",
+        "Price 1,480 euros, of which 370 euros have been paid; the rest is due",
+        "Bed linen 14 euros per person.",
+    ]
+    entries = ["2024-06-12 vaccination of the dog, weight 9.1 kg, no word of any trouble", "2024-11-03 ate raisins"]
+    document = read("booking.txt", "\n".join(form) + "\n\n" + "\n".join(entries) + "\n")
+    assert texts(document) == [*form, *entries]
+
+
 def test_a_letter_has_no_title(read) -> None:  # type: ignore[no-untyped-def]
     assert read("letter.txt", "Ida Brandt\n4 Mill Lane\n\nDear aunt,\n\nall is well.\n").title == ""
 

@@ -78,3 +78,10 @@ def test_a_name_in_the_question_is_told_from_a_word(corpus: Store) -> None:
 def test_the_store_gives_whole_words_although_its_index_holds_stems(corpus: Store) -> None:
     typed = ("kingfishr", "xylophones", "turbine", "rooms", "turbne")
     assert corpus.spellings(typed, "turbne".__eq__) == {"kingfishr": ["kingfisher"]}
+
+
+def test_a_word_that_is_known_in_another_form_is_no_slip(corpus: Store) -> None:
+    corpus.put_document(
+        made.document(Path("/docs/gas.txt"), ["Prices rise."]), [made.chunk("Prices rise.")], made.stamp()
+    )
+    assert spelled_as_documents(corpus, "Why did they revise the bill?") is None

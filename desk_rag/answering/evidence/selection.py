@@ -18,6 +18,7 @@ from functools import cache, partial
 import torch
 
 from desk_rag.answering.evidence.short_answers import ShortAnswers
+from desk_rag.answering.evidence.siblings import Siblings, siblings_of
 from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
 from desk_rag.answering.evidence.subjects import tells_doing
 from desk_rag.answering.evidence.trie_decoding import (
@@ -147,6 +148,7 @@ class _Penalties:
     question: str
     requirements: Requirements
     objections: Objections
+    siblings: Mapping[Place, Siblings]
     lookup: Lookup | None
 
     def of(self, place: Place, begin: int, end: int) -> tuple[float, float, str, tuple[int, int] | None]:
@@ -156,6 +158,7 @@ class _Penalties:
         penalty -= _TELLS_DOING * tells_doing(self.question, sentence, place.labels)
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
         unmet += self.objections.penalty(sentence) + self.objections.of_origin(place, sentence)
+        unmet += self.siblings[place].penalty(sentence)
         lookup = self.lookup
         is_row = lookup is not None and (place, begin, end) == lookup.row
         return penalty, unmet, place.labels, lookup.value if lookup is not None and is_row else None
@@ -309,8 +312,10 @@ class EvidenceSelector:
         scores_by_place = dict(zip(distinct, scores, strict=True))
         quoted = {place: quoted_parts(place.text) for place in distinct}
         requirements, lookup = Requirements(question), look_up(question, distinct)
-        objections = Objections(question)
-        penalties = _Penalties(quoted, self._config.quoted_penalty, question, requirements, objections, lookup)
+        objections, siblings = Objections(question), siblings_of(question, distinct)
+        penalties = _Penalties(
+            quoted, self._config.quoted_penalty, question, requirements, objections, siblings, lookup
+        )
         return {
             sentence: max(
                 _occurrences(sentence.text, scores_by_place, penalties),

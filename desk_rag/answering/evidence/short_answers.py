@@ -58,6 +58,18 @@ _OF = re.compile(r"\s+of\s+(?:the\s+|an?\s+)?(?P<thing>[a-z]{3,})")
 _MEASURED = re.compile(r"\d[\d.,]*\s?[a-z]+", re.I)
 _GOES_ON = re.compile(r",?\s+(?:and|but)\s+(?:is|are|was|were|has|have|will|may|must|can)\b.*$", re.I | re.S)
 _BRACKETS = {")": "(", "]": "["}
+_CODE = re.compile(
+    r"\b(?:sort\s+code|bank\s+code|account(?:\s+(?:no\.?|number))?|IBAN|BIC|SWIFT|(?:tele)?phone|tel\.?|fax|mobile|cell|ref(?:erence)?"
+    r"|(?:VAT|tax|customer|client|policy|order|company)\s+(?:no\.?|number|reg(?:istration)?))[\s:.]*(?:no\.?|number)?[\s:]*$",
+    re.I,
+)
+"""Words directly before a number that name what kind of code it is."""
+_PHONE = re.compile(r"(?:\+\d|\(?0)\d[\d\s()/-]{6,}\d")
+_ASKS_CODE = re.compile(
+    r"\b(?:numbers?|no\.|codes?|phones?|telephone|tel|fax|mobile|call|ring|reach|contact|accounts?|IBAN|BIC|references?|ref"
+    r"|ID|details|where\s+(?:do|should|can)\s+(?:I|we)\s+(?:pay|transfer))\b",
+    re.I,
+)
 
 
 class ShortAnswers:
@@ -126,3 +138,12 @@ class ShortAnswers:
             while text.endswith(close) and text.count(close) > text.count(opening):
                 text = text[:-1].rstrip()
         return (begin, begin + len(text)) if text.strip() else None
+
+
+def is_unasked_code(question: str, words: str, quote: str) -> bool:
+    """Return whether a short answer is a code or phone number, and the question asks for none."""
+    plain, line = words.strip(), " ".join(quote.split())
+    if not plain or any(map(str.isalpha, plain)) or _ASKS_CODE.search(question):
+        return False
+    place = line.find(" ".join(plain.split()))
+    return _PHONE.fullmatch(plain) is not None or (place > 0 and _CODE.search(line[:place]) is not None)

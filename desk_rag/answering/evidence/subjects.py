@@ -13,6 +13,8 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.requirements import Requirements
+from desk_rag.answering.requirements.rows import LIGHT, fields
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import STOP_WORDS
@@ -22,6 +24,8 @@ _NAMES = re.compile(r"(?:[A-Z][\w’'-]*\s+)+(?=[a-z])")
 """Names between an article and its thing: 'the Cotham Vale deposit'."""
 _WORD = re.compile(r"\s*(?P<word>[a-z][\w’'-]*)(?P<end>[?.,;:]?)")
 _MOST_WORDS = 3
+_TIME = frozenset("day week month year time moment morning afternoon evening night weekend".split())  # noqa: SIM905
+"""Words behind an article that say when, and name nothing that a text must speak of."""
 _SHORTEST = 4
 """Letters of a thing; 'up' in 'the price went up' is none."""
 _WHO = re.compile(r"^who\b", re.I)
@@ -71,7 +75,12 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
         if is_missing or (is_noun and _is_of_another_kind(words, place, around)):
             missing.append(" ".join(words))
-    return tuple(missing) or _not_done_by(question, quote, place) or _of_another_sentence(question, quote, place)
+    return (
+        tuple(missing)
+        or _of_another_row(question, quote, place)
+        or _not_done_by(question, quote, place)
+        or _of_another_sentence(question, quote, place)
+    )
 
 
 def tells_doing(question: str, sentence: str, labels: str) -> bool:
@@ -81,6 +90,25 @@ def tells_doing(question: str, sentence: str, labels: str) -> bool:
         return False
     stems, name = content_stems(f"{sentence}\n{labels}"), content_stems(doing["name"])
     return all(has_stem(stem, stems) for stem in name)
+
+
+def _of_another_row(question: str, quote: str, place: Place) -> tuple[str, ...]:
+    """What a question is about, if the quoted row of a table shares with it only what all rows have.
+
+    'The serial number of the dishwasher' is not that of the washing machine, though both have one.
+    """
+    cells = fields(quote)
+    if len(cells) < 2:
+        return ()
+    asked = content_stems(question) - LIGHT
+    shared = content_stems(" ".join([place.labels, *place.sections_before(place.text.find(quote))[:1]]))
+    shared |= content_stems(" ".join(cell.key for cell in cells).replace("_", " "))
+    own = content_stems(" ".join(cell.value for cell in cells))
+    others = {stem for stem in asked if not has_stem(stem, shared)}
+    if not others or any(has_stem(stem, own) for stem in others) or Requirements(question).timed:
+        return ()
+    words = [match.group() for match in re.finditer(r"[^\W_]+", question)]
+    return tuple(word for word in words if content_stems(word) & others)
 
 
 def _lacks_deed(question: str, quote: str, verb: set[str]) -> bool:
@@ -146,7 +174,7 @@ def _things(question: str) -> Iterator[tuple[str, list[str]]]:
         while match is not None and _says_something(question, match) and len(words) < _MOST_WORDS:
             words.append(match["word"])
             match = _WORD.match(question, match.end()) if not match["end"] else None
-        if words:
+        if words and not _TIME.issuperset(words):
             yield question[: article.start()], words
 
 

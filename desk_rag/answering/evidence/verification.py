@@ -19,7 +19,7 @@ from desk_rag.answering.evidence.subjects import missing_subjects
 from desk_rag.answering.requirements.objections import Objections, asks_whether, says_all
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
-from desk_rag.answering.requirements.rows import look_up
+from desk_rag.answering.requirements.rows import fields, look_up
 from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ def verify_answer(
     if single is not None and _is_looked_up(question, single, sources):
         return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
     unmet = unmet_by(question, citations, by_number)
-    if verdict.probability < _NAMED_OTHERWISE and not all(_CLOCK.fullmatch(each) for each in unmet):
+    is_row = single is not None and len(fields(single.quote)) > 1
+    least = 1.0 if is_row else _NAMED_OTHERWISE  # a row of a table says by itself what it is about
+    if verdict.probability < least and not all(_CLOCK.fullmatch(each) for each in unmet):
         return replace(verdict, supported=False, unmet=unmet)
     if single is not None:
         place = place_of_source(by_number[single.source_number])

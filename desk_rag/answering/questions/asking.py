@@ -44,6 +44,7 @@ from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import fields, rows_alike
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.retrieval.capitals import as_in_documents
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
 from desk_rag.sanitize import clean_name
@@ -91,6 +92,7 @@ class Reader:
 def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the events of the answer to `question`; `Finished` comes last, once."""
     began, first_text = time.perf_counter(), None
+    typed, question = question, as_in_documents(reader.store, question)
     spelled = spelled_as_documents(reader.store, question)
     for event in _answer(reader, question if spelled is None else spelled.question, under):
         if first_text is None and isinstance(event, Evidence | AnswerText):
@@ -98,13 +100,14 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
         if isinstance(event, Finished):
             timed = replace(event.answer.timings, first_text=first_text)
             event = _with_unmet(_with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under))
-            event = event if spelled is None else _with_spelling(event, question, spelled)
+            event = event if spelled is None else _with_spelling(event, spelled)
+            event = Finished(replace(event.answer, question=typed))
         yield event
 
 
-def _with_spelling(event: Finished, question: str, spelled: Spelled) -> Finished:
+def _with_spelling(event: Finished, spelled: Spelled) -> Finished:
     """Say which words of the question were read otherwise; an answer about another name is doubtful."""
-    done = replace(event.answer, question=question, notices=(*event.answer.notices, spelled.notice))
+    done = replace(event.answer, notices=(*event.answer.notices, spelled.notice))
     if done.found and spelled.names:
         done = replace(done, support=_at_most(done.support), unmet=(*done.unmet, *spelled.names))
     return Finished(done)

@@ -50,6 +50,32 @@ _IN_TWO_YEARS = re.compile(
     r"^(?P<asks>.+?)\s+in\s+(?P<one>(?:19|20)\d\d(?:/\d\d)?)\s+and\s+(?:in\s+)?(?P<other>(?:19|20)\d\d(?:/\d\d)?)\??$",
     re.I,
 )
+_HAS_ARTICLE = r"(?:the|our|my|his|her|their)\s"
+_OF = r"(?:of|in|from|for|on|at|by)"
+_SIDE_BY_SIDE = (
+    re.compile(
+        rf"^(?:please\s+)?compare\s+(?P<thing>{_HAS_ARTICLE}.+?)\s+(?P<of>{_OF})\s+(?P<one>.+?)\s+(?:with|to|and|against)\s+"
+        r"(?:(?:that|those|the\s+one)\s+)?(?P=of)\s+(?P<other>.+?)[.?]*$",
+        re.I,
+    ),
+    re.compile(
+        rf"^(?:please\s+)?compare\s+(?P<thing>{_HAS_ARTICLE}.+)\s+(?P<of>{_OF})\s+(?P<one>.+?)\s+(?:with|to|and|against)\s+"
+        r"(?P<other>.+?)[.?]*$",
+        re.I,
+    ),
+    re.compile(
+        r"^how\s+(?:did|has|have)\s+(?P<thing>.+?)\s+(?:change|move|rise|go\s+up|fall|develop|differ|grow)[a-z]*\s+"
+        r"(?:between|from)\s+(?P<one>.+?)\s+(?:and|to)\s+(?P<other>.+?)\??$",
+        re.I,
+    ),
+)
+"""Questions for one property of two things, which are asked as two."""
+_AGAINST = re.compile(
+    rf"^(?P<asks>(?:within\s+)?{_ASKING}.+?),\s+(?P<one>[^,]+?)\s+(?:against|versus|vs\.?|compared\s+(?:with|to))\s+"
+    r"(?P<other>[^,]+?)\??$",
+    re.I,
+)
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _RELATIVE = re.compile(r"\b(?:who|whom|whose|which|that|what|when|where|why|how)\b", re.I)
 _PERSONS = (
     "man woman person one guy lady people teacher painter carpenter doctor vet lawyer clerk owner author writer"
@@ -169,7 +195,7 @@ class ByWayOf:
 def two_questions(question: str) -> tuple[str, str] | None:
     """The two questions that `question` consists of; None if it is one."""
     question = question.strip()
-    if both := _both_ways(question):
+    if both := _both_ways(question) or _side_by_side(question):
         return both
     match = _TWO_SENTENCES.match(question) or _TWO.match(question)
     if match is None:
@@ -190,6 +216,35 @@ def _both_ways(question: str) -> tuple[str, str] | None:
     if match is None or not re.match(_ASKING, question, re.I):
         return None
     return _as_question(f"{match['asks']} in {match['one']}"), _as_question(f"{match['asks']} in {match['other']}")
+
+
+def _side_by_side(question: str) -> tuple[str, str] | None:
+    """The two questions of 'Compare the rent of 2021 with that of 2024' and the like; None for others."""
+    for pattern in _SIDE_BY_SIDE:
+        if match := pattern.match(question):
+            of = match.groupdict().get("of") or "of"
+            one, other = _named_alike(match["one"].strip(), match["other"].strip())
+            asks = f"What is {match['thing']} {of}"
+            return _as_question(f"{asks} {one}"), _as_question(f"{asks} {other}")
+    match = _AGAINST.match(question)
+    if match is None:
+        return None
+    one, other = (_with_article(name) for name in _named_alike(match["one"].strip(), match["other"].strip()))
+    return _as_question(f"{match['asks']} in {one}"), _as_question(f"{match['asks']} in {other}")
+
+
+def _with_article(name: str) -> str:
+    return name if re.match(r"(?:the|our|my|his|her|their)\s|\W?[A-Z]|\d+$", name) else f"the {name}"
+
+
+def _named_alike(one: str, other: str) -> tuple[str, str]:
+    """'the policy of 2022' and 'the policy of 2024' for '… of 2022' and '2024'; 'the 2022 bill' for 'the 2022'."""
+    bare = re.compile(r"(?:the\s+)?((?:19|20)\d\d)")
+    if (match := bare.fullmatch(other)) and _YEAR.search(one) and not bare.fullmatch(one):
+        return one, _YEAR.sub(match[1], one)
+    if (match := bare.fullmatch(one)) and _YEAR.search(other) and not bare.fullmatch(other):
+        return _YEAR.sub(match[1], other), other
+    return one, other
 
 
 def _without_comma(question: str) -> tuple[str, str] | None:

@@ -28,7 +28,11 @@ _ASKS_MONEY = re.compile(
 _RATE_OR_MONEY = re.compile(
     rf"(?<![^\W_])(?:{_MONEY_WORDS}|per|pence|price|costs?|amount|fee|rate)(?![^\W_])|[€$£¥/]", re.I
 )
-_ASKS_TOTAL = re.compile(r"\b(?:in\s+total|altogether|in\s+all|(?:total|sum)\s+of)\b", re.I)
+_ASKS_TOTAL = re.compile(
+    r"\b(?:in\s+total|altogether|in\s+all|so\s+far|until\s+now|to\s+date|(?:total|sum)\s+of)\b", re.I
+)
+_DATED_AMOUNT = re.compile(r"\d\s+(?:[€$£]|\w+\s)?on\s+\d", re.I)
+"""'300 on 1 March', of which a list of payments holds several."""
 _ASKS_SEVERAL = re.compile(
     r"\b(?:total|sum)\s+of\s+(?:(?:all|of|the|my|our|these)\s+)*"
     r"(?:two|three|four|five|six|seven|eight|nine|ten|both|\d{1,2})\s+(?:[\w-]+\s+){0,3}?(?P<things>[\w-]+s)\s*(?=[?.]|$|\b(?:in|of|from|for)\b)",
@@ -36,7 +40,7 @@ _ASKS_SEVERAL = re.compile(
 )
 _SUPERLATIVE = re.compile(
     r"\b(?P<word>highest|lowest|largest|biggest|smallest|longest|shortest|cheapest|dearest|oldest|youngest|heaviest|lightest|tallest"
-    r"|widest|deepest|fastest|slowest|(?:most|least)\s+expensive)\b",
+    r"|widest|deepest|fastest|slowest|best|worst|(?<!\bat\s)(?:most|least)(?!\s+(?:of|likely|recent)))\b",
     re.I,
 )
 _SAYS_EXTREME = re.compile(
@@ -123,8 +127,8 @@ def _is_part(question: str, quote: str) -> bool:
     several = _ASKS_SEVERAL.search(question)
     if several is not None:
         return several["things"].lower() not in quote.lower()
-    is_row = len(fields_of(quote)) > 1
-    return is_row and _ASKS_TOTAL.search(question) is not None and _SAYS_TOTAL.search(quote) is None
+    is_part = len(fields_of(quote)) > 1 or len(_DATED_AMOUNT.findall(quote)) > 1
+    return is_part and _ASKS_TOTAL.search(question) is not None and _SAYS_TOTAL.search(quote) is None
 
 
 def _parsed(text: str) -> Decimal:

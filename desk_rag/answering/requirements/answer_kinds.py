@@ -47,6 +47,12 @@ _ASKS_QUANTITY = re.compile(
     re.I,
 )
 """'What is the rent of the flat?', which a text answers with a number."""
+_ROW = re.compile(r"^[^:;]{1,40}:\s[^;]*;\s[^:;]{1,40}:\s")
+_PHONE_CELL = re.compile(
+    r"(?:phone|tel|mobile|cell|fax|contact|call|ring|number_?s?(?=:\s(?:\+|\(?0)))[^:;]*:\s[^;]*(?:(?:\d[\s()/.-]{0,2}){5})",
+    re.I,
+)
+"""A cell of a row whose column is of telephones, or of numbers that begin like one."""
 _ASKS_FREQUENCY = re.compile(r"^how\s+(?:often|frequently|regularly)\b", re.I)
 _ASKS_AMOUNT = re.compile(r"^how\s+(?:much|many)\b", re.I)
 _ASKS_NUMBER = re.compile(
@@ -118,6 +124,7 @@ _PAST = re.compile(r"\b(?:was|were|has\s+been|have\s+been|had\s+been)\b", re.I)
 
 
 _PROPOSES = re.compile(r"\b(?:propos|suggest)\w*|\bwould\s+(?:like|prefer)\b", re.I)
+_CLAUSE = re.compile(r"[,;]\s+")
 _ASKS_DONE = re.compile(
     r"^when\s+(?:was|were|did|has|have)\b(?!.*(?<!\bthe\s)(?<!\bour\s)(?<!\bmy\s)(?<!\ban\s)"
     r"\b(?:writ(?:e|ten)|wrote|dated?|issued?|invoiced?|made|drawn|signe?d?|held)\b(?!\s+\S*\d))",
@@ -151,6 +158,16 @@ _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+(?P<name>{_NAME}(?:\s+{_NAME})*)\?*$")
 _ONLY_NAMES = re.compile(rf"{_NAME}(?:\s+{_NAME})*")
+
+
+_LONGEST_NAME = 3
+"""Words of an answer that is nothing but a name."""
+_LASTS = re.compile(
+    r"(?:with\s+|for\s+|about\s+)?(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve)\s+"
+    r"(?:second|minute|hour|day|week|month|year)s?['’]?(?:\s+(?:notice|long))?",
+    re.I,
+)
+"""A length of time, which is no time by itself."""
 
 
 class AnswerKind(Enum):
@@ -200,6 +217,8 @@ def asks_quantity(question: str) -> bool:
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
     """Return whether a short answer may be of a kind: a name has words beside its codes, a time or number says one."""
+    if kind is AnswerKind.PHONE and _ROW.search(text):
+        return _PHONE_CELL.search(text) is not None
     if kind in _SAYS:
         return _SAYS[kind].search(text) is not None
     if kind is AnswerKind.TIME:
@@ -211,9 +230,13 @@ def is_of_kind(kind: AnswerKind, text: str) -> bool:
 
 
 def only_proposed(question: str, sentence: str) -> bool:
-    """True if a question asks for a number or a time, and the sentence says only that somebody proposes one."""
-    asks = kind_asked(question) in (AnswerKind.NUMBER, AnswerKind.AMOUNT, AnswerKind.TIME, AnswerKind.YEAR)
-    return asks and _PROPOSES.search(sentence) is not None and _PROPOSES.search(question) is None
+    """True if a question asks for a number or a time, and a sentence has one only in a clause that proposes it."""
+    kind = kind_asked(question)
+    if kind not in (AnswerKind.NUMBER, AnswerKind.AMOUNT, AnswerKind.TIME, AnswerKind.YEAR):
+        return False
+    if _PROPOSES.search(question) or not _PROPOSES.search(sentence):
+        return False
+    return not any(is_of_kind(kind, clause) for clause in _CLAUSE.split(sentence) if not _PROPOSES.search(clause))
 
 
 def only_dates_document(question: str, sentence: str) -> bool:
@@ -236,6 +259,10 @@ def misfit(question: str, answer: str, quotes: str) -> str:
         and not set(answer.split()) & set(who_is["name"].split())
     ):
         return f"The question asks who {who_is['name']} is, and “{answer}” is another name"
+    if kind is AnswerKind.NAME and who_is is None and (known := _known_name(question, answer)):
+        return f"The question names “{known}” itself"
+    if kind is AnswerKind.TIME and _LASTS.fullmatch(answer.strip()):
+        return f"The question asks when, and “{answer}” is how long"
     is_head = re.search(rf"\bdate:\s*{re.escape(answer.strip())}", quotes, re.I) is not None
     is_row = "; " in quotes and not quotes.startswith("From: ")
     if is_head and not is_row and _ASKS_DONE.search(question.strip()):
@@ -247,6 +274,14 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
         return "The quote speaks of a plan, not of what was done"
     return ""
+
+
+def _known_name(question: str, answer: str) -> str:
+    """A name in the answer that the question has too: 'Who was chair before Oswin?' does not ask for Oswin."""
+    names = re.findall(_NAME, question)[1:]  # the first word of a question has its capital anyway
+    asked = {name.removesuffix("'s").removesuffix("’s").strip(".?") for name in names}
+    words = answer.strip(" .").split()
+    return next((word for word in words if word in asked), "") if 0 < len(words) <= _LONGEST_NAME else ""
 
 
 def _of_other_role(question: str, answer: str, quotes: str) -> str:

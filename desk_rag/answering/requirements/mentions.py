@@ -23,7 +23,7 @@ _WEEKDAY = re.compile(rf"\b(?P<name>{'|'.join(_WEEKDAYS)})s?\b", re.I)
 _NUMBER = r"\d+(?:[./-]\d+)*[a-z]?"
 _NUMBERED = re.compile(
     rf"\b(?P<noun>[a-z]{{3,}})(?:\s+(?:no\.?|nr\.?|number)\s*|\s*#\s*|\s+)"
-    rf"(?P<number>{_NUMBER})(?![\w%°€$£]|[.,:]\d)",
+    rf"(?P<number>{_NUMBER})(?![\w%°€$£]|[.,:]\d|(?:st|nd|rd|th)?\s+(?:of\s+)?(?:{_MONTH_NAMES})\b)",
     re.I,
 )
 CODE = re.compile(r"(?<![\w/.-])(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*(?![\w/])")
@@ -185,8 +185,9 @@ def _without_numbered(question: str) -> str:
     """The question without the numbers of things: 2023-07 in 'invoice 2023-07' is no month."""
     for _, _, code in codes(question):
         question = question.replace(code, " " * len(code))
-    for match in _numbered(question):
-        question = question.replace(match["number"], " " * len(match["number"]))
+    for match in list(_numbered(question)):
+        begin, end = match.span("number")
+        question = f"{question[:begin]}{' ' * (end - begin)}{question[end:]}"
     return question
 
 

@@ -73,6 +73,15 @@ _INSTEAD = tuple(
     )
 )  # fmt: skip
 """Things that are done, each with what happens before it or in its place."""
+_ASKS_WHY = re.compile(r"^(?:and\s+)?(?:why|for\s+what\s+reason|what\s+(?:is|was)\s+the\s+reason|how\s+come)\b", re.I)
+_CAUSE = re.compile(
+    r"\b(?:because|since|as|due\s+to|owing\s+to|reasons?|so|therefore|thus|hence|why|caus\w+|thanks\s+to|otherwise|in\s+order"
+    r"|to\s+(?:avoid|prevent|keep|save|make|protect|be|let|give|get)|fear|afraid|too|enough|cannot|can['’]t|could\s+not|couldn['’]t|unless"
+    r"|fault|blame|broke\w*|fail\w*|forgot|lost|wrong|missing|lack\w*|no\s+longer|if|who|which|after|when)\b|[(:—–]",
+    re.I,
+)
+_NO_CAUSE = 1.5
+"""Log-odds that a sentence without a sign of a cause loses as an answer to 'why'."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 
@@ -90,6 +99,7 @@ class Objections:
         self._storage = _ASKS_STORAGE.search(question.strip()) is not None
         asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS, AnswerKind.POSTAL)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
+        self._why = _ASKS_WHY.search(question.strip()) is not None
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
@@ -110,6 +120,7 @@ class Objections:
             self._storage and not _STORAGE.search(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
+        lost += _NO_CAUSE * (self._why and not _CAUSE.search(sentence))
         lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
         lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):

@@ -33,7 +33,7 @@ _NAME = re.compile(r"(?<![’'])[^\W\d_][\w&’'-]*")
 _OWNER = re.compile(r"['’]s?$")
 _UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), (?P<label>[^:,;\n]{2,30}): ", re.M)
 _NO_NAMES = frozenset(
-    "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr".split()  # noqa: SIM905
+    "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr christmas easter".split()  # noqa: SIM905
 )
 
 

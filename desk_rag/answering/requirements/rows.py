@@ -7,13 +7,14 @@ question must name one of its cells, everything it names must fit, and one colum
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.keys import look_up_key
 from desk_rag.answering.requirements.labels import look_up_contact, look_up_label, look_up_measure
-from desk_rag.answering.requirements.mentions import ENUMERATED
+from desk_rag.answering.requirements.mentions import ENUMERATED, YEAR
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -24,20 +25,24 @@ _ENUMERATED = re.compile(
     re.I,
 )
 _NUMBERED_LINE = re.compile(r"^[^\w\n]{0,3}\d{1,3}[.)]\s+(?P<line>\S.*)$", re.M)
-_LIGHT = content_stems(
+LIGHT = content_stems(
     "much many cost costs costing pay pays paid sold sell spend spent number numbers total amount row line have has get"
     " gets got go goes went list table sheet file called named name there long often late early old"
 )
 """Words of a question that need not stand in a table."""
+_TOTAL_KEYS = content_stems("total sum")
 _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value charge expense expenses euros rate")
 _PERSON_KEYS = content_stems(
     "who person name owner teacher contact guest customer client driver payee author by member leader responsible"
 )
 _DATE_KEYS = content_stems("date day weekday when month time arrives arrival due deadline start begins joined until")
+_PLACE_KEYS = content_stems("where place location room kept stored shelf address town city venue site")
 _PAYING = content_stems("pay sell spend")
 _ON_DATE = re.compile(r"\b(?:on|date|day|when)\b|^(?:paid|sold)$", re.I)
 _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
+_PAID = re.compile(r"^(?:how\s+much|what)\b.*\b(?:pay|paid|spen[dt]|costs?|price)\b", re.I)
 _WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
+_WHERE = re.compile(r"\bwhere\b", re.I)
 _WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
 _MEASURES = {
     "long": "length", "large": "size area", "big": "size area", "heavy": "weight", "tall": "height", "high": "height",
@@ -46,6 +51,8 @@ _MEASURES = {
 _HOW_LARGE = re.compile(rf"how\s+(?P<word>{'|'.join(_MEASURES)})\s+(?:is|was|are|were)\b", re.I)
 _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _WHAT = re.compile(r"^\W*what(?!(?:['’]s|\s+\w+)\s+in\s)(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
+_LONGEST_NAME = 4
+"""Words of a cell that may be named by one of them."""
 _LEAST_COVERED = 0.8
 """Share of the question's words that table, section and row must have."""
 _CLEARLY = 0.1
@@ -86,7 +93,7 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
 
 
 def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
-    wanted = content_stems(question) - _LIGHT
+    wanted = content_stems(question) - LIGHT
     if not wanted:
         return None
     requirements = Requirements(question)
@@ -131,14 +138,30 @@ def fields(text: str) -> list[_Field]:
 
 
 def _rows(question: str, wanted: set[str], requirements: Requirements, place: Place) -> Iterator[tuple[float, Lookup]]:
-    begin, of_letters = 0, asks_of_letters(question)
+    begin, of_letters, rows = 0, asks_of_letters(question), list[tuple[int, str, list[_Field]]]()
     for line in place.text.split("\n"):
         cells = fields(line) if "; " in line and (of_letters or not is_header(line)) else []
         if len(cells) > 1 and begin >= place.body:
-            rated = _row(question, wanted, requirements, place, begin, line, cells)
-            if rated is not None:
-                yield rated
+            rows.append((begin, line, cells))
         begin += len(line) + 1
+    of_one_row = _of_one_row([cells for *_, cells in rows])
+    for start, line, cells in rows:
+        rated = _row(question, wanted, requirements, place, start, line, cells, of_one_row)
+        if rated is not None:
+            yield rated
+
+
+def _of_one_row(rows: Sequence[Sequence[_Field]]) -> set[tuple[str, str]]:
+    """The words that a column has in one of several rows only, each with the column's name."""
+    counts = Counter(
+        (cell.key, stem)
+        for cells in rows
+        for cell in cells
+        if len(cell.value.split()) <= _LONGEST_NAME
+        for stem in content_stems(cell.value)
+        if not stem.isdigit()
+    )
+    return {word for word, count in counts.items() if count == 1} if len(rows) > 1 else set()
 
 
 def _row(
@@ -149,12 +172,19 @@ def _row(
     begin: int,
     line: str,
     cells: list[_Field],
+    of_one_row: set[tuple[str, str]],
 ) -> tuple[float, Lookup] | None:
     end = begin + len(line)
     if requirements.worst(place, begin, end) > Fit.NEARBY or _of_other_section(wanted, place, begin):
         return None
     around = content_stems(" ".join([place.labels, *place.sections_before(begin)[:1]]))
-    named = [cell for cell in cells if _named(cell, wanted, question)]
+    named = [
+        cell
+        for cell in cells
+        if _named(cell, wanted, question)
+        or _is_year(cell, requirements)
+        or any((cell.key, stem) in of_one_row and has_stem(stem, wanted) for stem in content_stems(cell.value))
+    ]
     if not named:
         return None
     stems = around | content_stems(line)
@@ -172,7 +202,7 @@ def _row(
 
 def rows_alike(question: str, quote: str, answer: str, texts: Sequence[str]) -> int:
     """The number of other rows of a table that the question means as much as the quoted one, with other values."""
-    wanted = content_stems(question) - _LIGHT
+    wanted = content_stems(question) - LIGHT
     cells = fields(quote)
     column = next((cell.key for cell in cells if cell.value == answer.strip()), "")
     named = {(cell.key, cell.value) for cell in cells if cell.key != column and _named(cell, wanted, question)}
@@ -194,6 +224,11 @@ def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:
     sections = place.sections_before(len(place.text))
     named = [line for line in sections if (stems := content_stems(line)) and all(has_stem(s, wanted) for s in stems)]
     return bool(named) and not set(place.sections_before(begin)[:1]) & set(named)
+
+
+def _is_year(cell: _Field, requirements: Requirements) -> bool:
+    """True if the cell is the year that the question names, and nothing else."""
+    return any(YEAR is each.kind and each.asked == cell.value for each in requirements.timed)
 
 
 def _named(cell: _Field, wanted: set[str], question: str) -> bool:
@@ -218,7 +253,12 @@ def _only_other(question: str, all_named: bool, cells: list[_Field], named: list
 def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Field]) -> _Field | None:
     """The cell whose column the question asks for; None if it does not say."""
     others = [cell for cell in cells if cell not in named and cell.value]
-    by_key = [cell for cell in others if any(has_stem(stem, wanted) for stem in content_stems(cell.key))]
+    shares = {cell.key: sum(has_stem(stem, wanted) for stem in content_stems(cell.key)) for cell in others}
+    by_key = [cell for cell in others if shares[cell.key] == max(shares.values()) > 0]
+    if _PAID.search(question):  # of 'kWh electricity' and 'Total', the second says what was paid for electricity
+        of_money = [cell for cell in others if content_stems(cell.key) & _MONEY_KEYS]
+        totals = [cell for cell in of_money if content_stems(cell.key) & _TOTAL_KEYS] or of_money
+        by_key = [cell for cell in by_key if cell in of_money] or (totals if len(totals) == 1 else by_key)
     if len(by_key) == 1:
         return by_key[0]
     if by_key:
@@ -228,7 +268,7 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
         of_verb = [cell for cell in others if content_stems(cell.key) & done & _PAYING and _ON_DATE.search(cell.key)]
         if len(of_verb) == 1:
             return of_verb[0]
-    kinds = ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS))
+    kinds = ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS), (_WHERE, _PLACE_KEYS))
     for pattern, keys in sorted(kinds, key=lambda kind: kind[0].match(question.lstrip()) is None):
         if pattern.search(question):
             fitting = [cell for cell in others if content_stems(cell.key) & keys]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.evidence.unasked_codes import is_unasked_code
+from desk_rag.answering.evidence.short_answers import is_unasked_code
 
 _BANK = "Payable within 30 days to Severn & Wye Bank, sort code 30-11-87, account 00482915."
 _MINUTE = "- 2.4 The electrician charges £11,870 with the charger."

@@ -269,6 +269,7 @@ PIANO = f"Piano\n{TUNED}"
 TRAVEL = "Wayfarer Travel Cover\nThe annual premium is 94 pounds."
 LEASE = "The tenancy runs for twelve months. The rent may be raised with seven weeks notice."
 SCHOOL = "School\nThe head is Ada Garraway."
+GOODS = "item: washer W7; price: 515; serial: BW7-44120"
 HALL = "The hall was built in 1921. It is 14 m long."
 
 
@@ -299,6 +300,10 @@ HALL = "The hall was built in 1921. It is 14 m long."
         ("Who is the leader of the school?", "It is led by Ada.\n", "It is led by Ada.", "School", ()),
         ("Who is the leader of the choir?", "It is led by Ada.\n", "It is led by Ada.", "School", ("choir",)),
         ("Who is the head of the school?", SCHOOL, "The head is Ada Garraway.", "School", ()),
+        ("When is the rent due in the month?", LEASE, "The rent may be raised with seven weeks notice.", "lease", ()),
+        ("What is the serial number of the dishwasher?", GOODS, GOODS, "inventory", ("dishwasher",)),
+        ("What is the price of the washer?", GOODS, GOODS, "inventory", ()),
+        ("What is the latest price?", GOODS, GOODS, "inventory", ("latest",)),
     ],
 )
 def test_what_a_question_is_about_must_stand_in_the_passage(

@@ -155,3 +155,37 @@ def test_the_measures_are_asked_for_one_by_one() -> None:
     assert compared.questions == ("How much does larch cost?", "How much does oak cost?")
     assert comparison("Which room is free on Monday or Tuesday?") is None
     assert comparison("Is it cheaper?") is None
+
+
+@pytest.mark.parametrize(
+    ("question", "both"),
+    [
+        (
+            "Compare the yearly premium of the household policy of 2022 with that of 2024.",
+            (
+                "What is the yearly premium of the household policy of 2022?",
+                "What is the yearly premium of the household policy of 2024?",
+            ),
+        ),
+        (
+            "Compare the time of departure in the first letter and in the later mail.",
+            ("What is the time of departure in the first letter?", "What is the time of departure in the later mail?"),
+        ),
+        (
+            "How did the price of gas change between the 2022 and the 2023 bill?",
+            ("What is the price of gas of the 2022 bill?", "What is the price of gas of the 2023 bill?"),
+        ),
+        (
+            "Within how many days must damage be told, 2022 policy against 2024 policy?",
+            (
+                "Within how many days must damage be told in the 2022 policy?",
+                "Within how many days must damage be told in the 2024 policy?",
+            ),
+        ),
+        ("Compare the two leases", None),
+        ("Compare the 2021 lease with the 2024 lease", None),  # of whole documents
+        ("How did he go from Rome to Paris?", None),
+    ],
+)
+def test_one_property_of_two_things_is_asked_twice(question: str, both: tuple[str, str] | None) -> None:
+    assert two_questions(question) == both

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked, misfit
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked, misfit, only_proposed
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,34 @@ def test_a_number_of_other_things_is_no_size() -> None:
     assert not misfit("How long is it?", "30", quote)
     assert not misfit("How large is it?", "500 thousand stamps", quote)
     assert not misfit("How many albums?", "7", quote)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "quote", "fits"),
+    [
+        ("When does the lease end?", "with two months' notice", "It may be ended with two months' notice.", False),
+        ("When does the lease end?", "in two months", "It ends in two months.", True),
+        ("Who was chair before Oswin?", "Oswin Hale", "Chair: Oswin Hale.", False),
+        ("Who was chair before Oswin?", "Marjorie Teague", "Chair: Marjorie Teague.", True),
+        ("Who is Oswin?", "Oswin Hale", "The chair is Oswin Hale.", True),
+    ],
+)
+def test_a_length_is_no_time_and_a_known_name_no_answer(question: str, answer: str, quote: str, fits: bool) -> None:
+    assert (misfit(question, answer, quote) == "") is fits
+
+
+def test_a_cell_with_digits_is_a_phone_number_only_under_such_a_name() -> None:
+    assert not is_of_kind(AnswerKind.PHONE, "name: Bruno; number: 618350114; issued: 2023-08-04")
+    assert is_of_kind(AnswerKind.PHONE, "name: Lucy; phone: 01632 960 290; joined: 2024")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "proposed"),
+    [
+        ("I would like to see it, they open on 4 October.", False),
+        ("I would like to open on 4 October.", True),
+        ("They open on 4 October.", False),
+    ],
+)
+def test_a_wish_counts_in_the_clause_with_the_time(sentence: str, proposed: bool) -> None:
+    assert only_proposed("When is it open?", sentence) is proposed

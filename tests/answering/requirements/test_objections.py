@@ -80,3 +80,8 @@ def test_a_definition_is_asked_for_with_an_indefinite_article() -> None:
 def test_a_question_for_yes_or_no_is_recognised() -> None:
     assert asks_whether("Does it send anything?")
     assert not asks_whether("What does it send?")
+
+
+def test_a_reason_shows_a_sign_of_a_cause() -> None:
+    objections = Objections("Why did the catalogue leave late?")
+    assert objections.penalty("It left on 27 September.") > objections.penalty("The reason was the lorry.")

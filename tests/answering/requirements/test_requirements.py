@@ -73,3 +73,11 @@ def test_a_question_without_names_demands_nothing(question: str) -> None:
 def test_what_is_unmet_is_named_in_the_words_of_the_question() -> None:
     place = Place(SHELVES, "", 0)
     assert Requirements("What is on shelf 7 in 2021?").unmet(place, 0, 23) == ("2021", "shelf 7")
+
+
+def test_the_number_of_a_thing_hides_no_digit_of_a_day() -> None:
+    assert Requirements("Why did press 1 stop on 13 October?").asked == ["13 October", "press 1"]
+
+
+def test_a_word_before_a_day_names_no_numbered_thing() -> None:
+    assert Requirements("What was used in the period 1 January to 31 December?").asked == ["1 January", "31 December"]

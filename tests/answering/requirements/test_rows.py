@@ -151,3 +151,33 @@ def test_the_name_of_a_file_counts_for_a_measure_and_the_head_of_a_mail_for_none
 ) -> None:
     lookup = look_up(question, [HEADED, WALK, PLAN, TOUR])
     assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
+
+
+GOODS = Place(
+    "item: piano Alder; bought: 2018-09-08; price_gbp: 2300\nitem: bicycle Kestrel (Ola); bought: 2024-05-18; "
+    "price_gbp: 340\nitem: bicycle Hartley (Tomasz); bought: 2019-04-27; price_gbp: 780",
+    "inventory",
+    0,
+)
+ENERGY = Place(
+    "Year: 2023; kWh electricity: 2955; Price per kWh (p): 29.8; Total (GBP): 1055.79\n"
+    "Year: 2024; kWh electricity: 2790; Price per kWh (p): 26.4; Total (GBP): 926.36",
+    "energy",
+    0,
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "place", "value"),
+    [
+        ("What did the piano cost?", GOODS, "2300"),
+        ("How much was Ola's bicycle?", GOODS, "340"),
+        ("How much was the bicycle?", GOODS, None),  # there are two
+        ("Where is the washer?", Place("item: washer W7; room: hall\nitem: sofa; room: attic", "", 0), "hall"),
+        ("How many kWh of electricity were there in 2023?", ENERGY, "2955"),
+        ("What did we pay for electricity in 2023?", ENERGY, "1055.79"),
+    ],
+)
+def test_a_row_is_named_by_a_word_that_no_other_has(question: str, place: Place, value: str | None) -> None:
+    lookup = look_up(question, [place])
+    assert value == (None if lookup is None else place.text[slice(*lookup.value)])

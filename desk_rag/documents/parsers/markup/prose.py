@@ -6,10 +6,11 @@ Tells soft wraps (the next word would not have fitted) from meant line breaks (a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.parsers.building import NOWHERE, Builder, Lines
+from desk_rag.documents.parsers.building import NOWHERE, Builder, Lines, looks_like_header, row_text
 
 LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–\uf0b7\uf0a7]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
 _TIMED = re.compile(
@@ -21,16 +22,60 @@ _UNFINISHED = re.compile(
     r"|is|are|was|were|be|been|has|have|had|will|would|can|could|should|must|may|not|which|who|than|as)$"
 )
 """Ends with a word that ends no sentence, table row or line of an address."""
+_DATED = re.compile(r"\s*(?:\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b")
+"""Begins with a day: an entry of a diary or record."""
+_LABEL = re.compile(r"\s*[A-Z][\w ]{1,30}:\s")
+_GAP = re.compile(r"\s{2,}|\t")
+_FEWEST_COLUMNS, _FEWEST_ROWS = 3, 2
+_PAIR = 2
+"""Lines of a paragraph in which the first is always full."""
 _NARROWEST_WRAP = 45
 """Characters: nobody wraps prose narrower than this, so shorter lines were broken on purpose."""
 
 
 def add_lines(builder: Builder, lines: Sequence[str], first_line: int | None, page: int | None = None) -> None:
     """Add a run of non-blank lines that begins at line `first_line`; None in formats without lines."""
+    start = 0
+    for begin, end in _tables(lines):
+        _add_text(builder, lines[start:begin], _below(first_line, start), page)
+        headers, *rows = (_cells(line) for line in lines[begin:end])
+        for index, cells in enumerate(rows, start=begin + 1):
+            place = NOWHERE if first_line is None else Lines(first_line + index, first_line + index)
+            builder.add(row_text(headers, cells), BlockKind.TABLE, place, page)
+        start = end
+    _add_text(builder, lines[start:], _below(first_line, start), page)
+
+
+def _below(first_line: int | None, offset: int) -> int | None:
+    return None if first_line is None else first_line + offset
+
+
+def _tables(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of runs of lines in aligned columns under a line with their names."""
+    begin = 0
+    while begin < len(lines):
+        count, end = len(_cells(lines[begin])), begin + 1
+        while end < len(lines) and len(_cells(lines[end])) == count:
+            end += 1
+        is_table = count >= _FEWEST_COLUMNS and end - begin > _FEWEST_ROWS and looks_like_header(_cells(lines[begin]))
+        if is_table:
+            yield begin, end
+        begin = end if is_table else begin + 1
+
+
+def _cells(line: str) -> list[str]:
+    return _GAP.split(line.strip())
+
+
+def _add_text(builder: Builder, lines: Sequence[str], first_line: int | None, page: int | None) -> None:
+    if not lines:
+        return
     width = max(len(line.rstrip()) for line in lines)
+    goes_on = (_is_full(one, other, width) and other.lstrip()[0].islower() for one, other in pairwise(lines))
+    wrapped = any(goes_on) or len(lines) == _PAIR
     start = 0
     for index in range(1, len(lines) + 1):
-        if index < len(lines) and _continues(lines[index - 1], lines[index], lines[start], width):
+        if index < len(lines) and _continues(lines[index - 1], lines[index], lines[start], width, wrapped=wrapped):
             continue
         kind = BlockKind.LIST if LIST_ITEM.match(lines[start]) else BlockKind.PARAGRAPH
         place = NOWHERE if first_line is None else Lines(first_line + start, first_line + index - 1)
@@ -38,23 +83,30 @@ def add_lines(builder: Builder, lines: Sequence[str], first_line: int | None, pa
         start = index
 
 
-def _continues(line: str, following: str, opening: str, width: int) -> bool:
+def _continues(line: str, following: str, opening: str, width: int, *, wrapped: bool) -> bool:
     """True if `following` goes on where `line` was wrapped; `opening` is the first line of the block so far."""
-    if LIST_ITEM.match(following) or _TIMED.match(following):
+    if LIST_ITEM.match(following) or _TIMED.match(following) or (_DATED.match(opening) and _DATED.match(following)):
         return False
-    if LIST_ITEM.match(opening):
-        return indent(following) > indent(opening) or _is_wrap(line, following, width)
-    return _is_wrap(line, following, width)
+    if LIST_ITEM.match(opening) and indent(following) > indent(opening):
+        return True
+    return _is_wrap(line, following, width, wrapped=wrapped)
 
 
-def _is_wrap(line: str, following: str, width: int) -> bool:
-    """True if the next word would not have fitted, or if a long line ends in the middle of a sentence."""
-    length = len(line.rstrip())
+def _is_wrap(line: str, following: str, width: int, *, wrapped: bool) -> bool:
+    """True if the next word would not have fitted, or if a long line ends in the middle of a sentence.
+
+    The longest lines of a form have no room for the next word either, so some line must go on in small letters
+    (`wrapped`), and a label always begins anew.
+    """
     if width < _NARROWEST_WRAP:
         return False
-    return length + 1 + len(following.split()[0]) > width or (
-        length >= _NARROWEST_WRAP and bool(_UNFINISHED.search(line.rstrip()))
-    )
+    if wrapped and _is_full(line, following, width) and not _LABEL.match(following):
+        return True
+    return len(line.rstrip()) >= _NARROWEST_WRAP and bool(_UNFINISHED.search(line.rstrip()))
+
+
+def _is_full(line: str, following: str, width: int) -> bool:
+    return len(line.rstrip()) + 1 + len(following.split()[0]) > width
 
 
 def indent(line: str) -> int:

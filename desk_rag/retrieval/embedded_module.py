@@ -79,7 +79,7 @@ class EmbeddedModule(torch.nn.Module):
 
     def for_short_texts(self) -> EmbeddedModule | None:
         """The same module with matrices as int8, which short texts take less time over; None if this CPU cannot."""
-        if self.device.type != "cpu" or not int8_linear.available():
+        if self.device.type != "cpu" or not int8_linear.keeps_int8():
             return None
         return self._with(int8_twin(self.bert, self._folder))
 

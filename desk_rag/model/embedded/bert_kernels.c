@@ -7,8 +7,6 @@
 
 #if TILES
 
-typedef uint16_t half; /* bfloat16 */
-
 #define WIDTH 32     /* of a head */
 #define LONGEST 512  /* rows of a text */
 #define PANEL 32     /* rows and columns that a product's tiles cover */
@@ -32,17 +30,17 @@ INLINE int64_t place(int64_t row, int64_t column, int64_t columns) {
     return ((row / 16) * (columns / 32) + column / 32) * 512 + row % 16 * 32 + column % 32;
 }
 
-INLINE void store_half(half *to, v16 value) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)value)); }
+INLINE void store_half(half *to, vec value) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)value)); }
 
-INLINE v16 as_half(v16 value) {
+INLINE vec as_half(vec value) {
     __m512i wide = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)value));
-    return (v16)_mm512_slli_epi32(wide, 16);
+    return (vec)_mm512_slli_epi32(wide, 16);
 }
 
 /* x * Phi(x) to 2e-5: between -4.5 and 4.5 Phi(x) - 0.5 is x times a polynomial of its square. */
-INLINE v16 gelu(v16 x) {
-    v16 near = larger((v16)_mm512_min_ps((__m512)x, (__m512)all(4.5f)), all(-4.5f)), square = near * near;
-    v16 p = all(8.66131914e-14f);
+INLINE vec gelu(vec x) {
+    vec near = larger(smaller(x, all(4.5f)), all(-4.5f)), square = near * near;
+    vec p = all(8.66131914e-14f);
     p = p * square - 1.08620847e-11f;
     p = p * square + 6.14836293e-10f;
     p = p * square - 2.09841886e-08f;
@@ -87,7 +85,7 @@ INLINE void multiply_half(const half *rows, int64_t count, const HalfMatrix *m, 
             const int64_t here = count - row < PANEL ? count - row : PANEL;
             for (int64_t r = 0; r < here; r++)
                 for (int c = 0; c < 2; c++) {
-                    v16 value = load(tiles[r / 16][c][r % 16]) + load(m->bias + column + 16 * c);
+                    vec value = load(tiles[r / 16][c][r % 16]) + load(m->bias + column + 16 * c);
                     if (then == ADD) {
                         float *sum = sums + (row + r) * m->out + column + 16 * c;
                         store(sum, load(sum) + value);
@@ -107,7 +105,7 @@ static void attend_all(const half *parts, int64_t rows, int64_t heads, half *out
     half weights[16][LONGEST] __attribute__((aligned(64)));
     float sums[2][16][16] __attribute__((aligned(64)));
     const int64_t width = heads * WIDTH, steps = (rows + 31) / 32, padded = 32 * steps;
-    const v16 number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vec number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (int64_t head = 0; head < heads; head++) {
         for (int64_t key = 0; key < padded; key += 16) { /* pairs of numbers are turned as one */
             const half *keys = parts + place(key, width + head * WIDTH, 3 * width);
@@ -133,16 +131,16 @@ static void attend_all(const half *parts, int64_t rows, int64_t heads, half *out
             }
             const int64_t here = rows - row < 16 ? rows - row : 16;
             for (int64_t r = 0; r < here; r++) {
-                v16 most = all(-1e30f), total = all(0);
+                vec most = all(-1e30f), total = all(0);
                 for (int64_t key = rows / 16 * 16; key < padded; key += 16) { /* filled up */
-                    i16v sees = number + (float)key < (float)rows;
-                    v16 score = load(scores[r] + key);
-                    store(scores[r] + key, (v16)(((i16v)score & sees) | ((i16v)all(-1e30f) & ~sees)));
+                    ivec sees = number + (float)key < (float)rows;
+                    vec score = load(scores[r] + key);
+                    store(scores[r] + key, (vec)(((ivec)score & sees) | ((ivec)all(-1e30f) & ~sees)));
                 }
                 for (int64_t key = 0; key < padded; key += 16) most = larger(most, load(scores[r] + key));
                 const float scale = LOG2_E * 0.17677670f /* WIDTH ** -0.5 */, largest = largest_of(most) * scale;
                 for (int64_t key = 0; key < padded; key += 16) {
-                    v16 weight = power_of_two(load(scores[r] + key) * scale - largest);
+                    vec weight = power_of_two(load(scores[r] + key) * scale - largest);
                     total += weight;
                     store_half(weights[r] + key, weight);
                 }
@@ -168,13 +166,13 @@ static void attend_all(const half *parts, int64_t rows, int64_t heads, half *out
 
 /* Normalise a row in place, and round it into its tiles. */
 static void layer_norm(float *x, half *rounded, int64_t row, const float *weight, const float *bias, int64_t width, float eps) {
-    v16 total = all(0), squares = all(0);
+    vec total = all(0), squares = all(0);
     for (int64_t i = 0; i < width; i += 16) total += load(x + i);
     const float mean = sum_of(total) / width;
     for (int64_t i = 0; i < width; i += 16) squares += (load(x + i) - mean) * (load(x + i) - mean);
     const float factor = 1.0f / __builtin_sqrtf(sum_of(squares) / width + eps);
     for (int64_t i = 0; i < width; i += 16) {
-        v16 value = (load(x + i) - mean) * factor * load(weight + i) + load(bias + i);
+        vec value = (load(x + i) - mean) * factor * load(weight + i) + load(bias + i);
         store(x + i, value);
         store_half(rounded + place(row, i, width), value);
     }

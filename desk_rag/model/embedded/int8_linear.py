@@ -1,4 +1,4 @@
-"""Multiply by matrices that are stored as int8, as they are stored, on a CPU that multiplies int8 (VNNI, AMX).
+"""Multiply by matrices that are stored as int8, as they are stored: by the compiled kernels, or by torch with VNNI.
 
 Activations are split into two int8 numbers per value, the second for what the first leaves over: 15 bits, in one
 product of twice the rows. Sums are whole numbers, so a row's result does not depend on the rows beside it. That is
@@ -95,11 +95,16 @@ def coded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, scales
 
 
+def keeps_int8() -> bool:
+    """True if the embedded models' matrices stay int8 on this CPU."""
+    return kernels.library() is not None or available()
+
+
 def place_int8(module: torch.nn.Module, tensors: MutableMapping[str, torch.Tensor], scale: str) -> int:
     """Replace every `torch.nn.Linear` whose matrix NAME.weight and NAME.weight`scale` are there; returns how many.
 
-    The compiled kernels multiply where they can, which is on one thread, as suits a small model. What has been placed
-    is taken out of `tensors`, so that memory holds it once.
+    The compiled kernels multiply where they can, which is on one thread, as suits a small model; torch where it can.
+    What has been placed is taken out of `tensors`, so that memory holds it once.
     """
     library = kernels.library()
 
@@ -107,12 +112,18 @@ def place_int8(module: torch.nn.Module, tensors: MutableMapping[str, torch.Tenso
         names = [f"{name}.weight" for name, _ in linears]
         if not all(f"{name}{scale}" in tensors for name in names):
             return None
-        biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
-        parts = [tensors.pop(name) for name in names]
+        parts = [tensors[name] for name in names]
         codes = torch.cat(parts) if len(parts) > 1 else parts[0]
+        is_compiled = library is not None and compiled_linear.serves(codes)
+        if not is_compiled and not available():
+            return None
+        del parts
+        for name in names:
+            del tensors[name]
         scales = torch.cat([tensors.pop(f"{name}{scale}").flatten() for name in names])
+        biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
         bias = torch.cat(biases).float() if biases else None
-        if library is not None and compiled_linear.serves(codes):
+        if library is not None and is_compiled:
             return compiled_linear.CompiledLinear(library, codes, scales, bias)
         return Int8Linear(codes, scales, bias)
 

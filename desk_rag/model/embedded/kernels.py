@@ -2,7 +2,7 @@
 
 torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c` and `bert_kernels.c`
 are whole layers in one call. The machine's own C compiler makes them when a model is first loaded, in three seconds;
-without one, or on another kind of CPU, torch computes everything as before. DESK_RAG_KERNELS names another directory
+without one, or on a CPU without AVX2, torch computes everything as before. DESK_RAG_KERNELS names another directory
 for what is compiled; if it is empty, nothing is compiled or loaded.
 """
 
@@ -30,11 +30,16 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import PROOF_BYTES, Entry, replacing, write_all
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "bert_kernels.c", "place_kernels.c"))
-_HEADER = Path(__file__).with_name("vectors.h")
-_REQUIRED = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
+_HEADERS = tuple(
+    Path(__file__).with_name(name) for name in ("vectors.h", "products.h", "products_vnni.h", "products_avx2.h")
+)
+_AVX2 = ("avx2", "fma3", "f16c")
+_AVX512 = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
 _TILES = ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16")
 """Capabilities by torch's names."""
 _OPTIONS = ("-O3", "-shared", "-fPIC", "-std=gnu11", "-Wno-psabi", "-mprefer-vector-width=512")
+_MOST_ERROR = 2e-4
+"""Of a product, beside the sum of its terms without their signs; activations have 15 bits."""
 _SECONDS = 120
 """Until the compiler is given up."""
 _FILE = re.compile(r"kernels-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.so")
@@ -68,7 +73,7 @@ def state() -> str:
         return f"switched off, {_VARIABLE} is empty"
     wanted = _feature_sets()
     if not wanted:
-        return "not for this computer: they need Linux and a CPU with AVX-512 and VNNI"
+        return "not for this computer: they need Linux and a CPU with AVX2"
     if any(_file(folder, _key(features)) for features in wanted):
         return "compiled for this CPU"
     return "no C compiler, so answers take longer" if compiler() is None else "compiled when a model is first loaded"
@@ -104,7 +109,7 @@ def _feature_sets() -> tuple[tuple[str, ...], ...]:
     import torch
 
     features = torch.cpu.get_capabilities() if sys.platform == "linux" else {}
-    sets = (*_REQUIRED, *_TILES), _REQUIRED
+    sets = (*_AVX512, *_TILES), _AVX512, (*_AVX2, "avx_vnni"), _AVX2
     return tuple(names for names in sets if all(features.get(name) for name in names))
 
 
@@ -125,7 +130,7 @@ def _options(features: Sequence[str]) -> list[str]:
 def _key(features: Sequence[str]) -> str:
     """Hash of all that decides what is compiled for a CPU with these features."""
     key = hashlib.sha256(repr(_options(features)).encode())
-    for file in (_HEADER, *_SOURCES):
+    for file in (*_HEADERS, *_SOURCES):
         key.update(file.read_bytes())
     return key.hexdigest()[:16]
 
@@ -179,7 +184,8 @@ def _compiled(folder: Path, features: Sequence[str]) -> Path:
 
 def _flag(capability: str) -> str:
     """The compiler's name of a capability."""
-    return {"fma3": "fma"}.get(capability, capability.replace("avx512_", "avx512").replace("_", "-"))
+    names = {"fma3": "fma", "avx_vnni": "avxvnni"}
+    return names.get(capability, capability.replace("avx512_", "avx512").replace("_", "-"))
 
 
 def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
@@ -206,4 +212,23 @@ def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
         kernels.pack_half.argtypes = kernels.pack.argtypes
     if kernels.prepare() != 0:
         raise OSError("the system does not give AMX to this process")
+    if not _multiplies(kernels):
+        raise OSError("their products are wrong")
     return kernels
+
+
+def _multiplies(kernels: ctypes.CDLL) -> bool:
+    """True if a product is what torch multiplies in fp32, over more rows and inputs than registers hold."""
+    import torch
+
+    rows, outputs, inputs = 39, 32, 1088
+    codes = (torch.arange(outputs * inputs).view(outputs, inputs) * 89 % 255 - 127).to(torch.int8)
+    codes[0], codes[1] = 127, -127
+    x = torch.cos(torch.arange(rows * inputs).view(rows, inputs) * 0.7)
+    x[0] = 1.0
+    scales, packed, product = torch.ones(outputs), torch.empty_like(codes), torch.empty(rows, outputs)
+    kernels.pack(codes.data_ptr(), outputs, inputs, packed.data_ptr())
+    matrix = Matrix(packed.data_ptr(), scales.data_ptr(), None, outputs, inputs)
+    kernels.multiply(ctypes.addressof(matrix), x.data_ptr(), rows, product.data_ptr())
+    error = (product - x @ codes.mT.float()).abs() / (x.abs() @ codes.mT.abs().float())
+    return bool(error.max() < _MOST_ERROR)

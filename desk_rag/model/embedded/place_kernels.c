@@ -2,14 +2,6 @@
 
 #include "vectors.h"
 
-typedef uint16_t half; /* IEEE, 16 bits */
-
-INLINE v16 codes(const int8_t *from) {
-    return (v16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
-}
-
-INLINE v16 numbers(const half *from) { return (v16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from)); }
-
 /* keys, values int8 [heads, tokens, width]; key_scale, key_zero [heads, groups, width], each group of `span` tokens;
    value_scale [heads, tokens]; cosines, sines [tokens, width / 2]; slots [heads, capacity, width], from the first token's
    on. `width` is a multiple of 32. */
@@ -22,17 +14,18 @@ void place_chunk(const int8_t *keys, const half *key_scale, const half *key_zero
             const int64_t from = (head * tokens + token) * width, to = (head * capacity + token) * width;
             const half *scale = key_scale + (head * groups + token / span) * width;
             const half *zero = key_zero + (head * groups + token / span) * width;
-            for (int64_t i = 0; i < middle; i += 16) {
-                v16 low = codes(keys + from + i) * numbers(scale + i) + numbers(zero + i);
-                v16 high = codes(keys + from + middle + i) * numbers(scale + middle + i) + numbers(zero + middle + i);
-                __m512 cosine = (__m512)load(cosines + token * middle + i), sine = (__m512)load(sines + token * middle + i);
+            for (int64_t i = 0; i < middle; i += LANES) {
+                vec low = from_bytes(keys + from + i) * from_halves(scale + i) + from_halves(zero + i);
+                vec high = from_bytes(keys + from + middle + i) * from_halves(scale + middle + i);
+                high += from_halves(zero + middle + i);
+                vec cosine = load(cosines + token * middle + i), sine = load(sines + token * middle + i);
                 /* Fused by name where torch fuses, so that the bits are the same. */
-                __m512 first = _mm512_fnmadd_ps((__m512)high, sine, _mm512_mul_ps((__m512)low, cosine));
-                __m512 second = _mm512_fmadd_ps((__m512)low, sine, _mm512_mul_ps((__m512)high, cosine));
-                store(key_slots + to + i, (v16)first);
-                store(key_slots + to + middle + i, (v16)second);
+                vec first = FUSED_MINUS(high, sine, PRODUCT(low, cosine));
+                vec second = FUSED(low, sine, PRODUCT(high, cosine));
+                store(key_slots + to + i, first);
+                store(key_slots + to + middle + i, second);
             }
-            const v16 step = (v16)_mm512_cvtph_ps(_mm256_set1_epi16((int16_t)value_scale[head * tokens + token]));
-            for (int64_t i = 0; i < width; i += 16) store(value_slots + to + i, codes(values + from + i) * step);
+            const vec step = all_of_half(value_scale[head * tokens + token]);
+            for (int64_t i = 0; i < width; i += LANES) store(value_slots + to + i, from_bytes(values + from + i) * step);
         }
 }

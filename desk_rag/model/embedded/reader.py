@@ -256,7 +256,7 @@ def load_reader(directory: Path, weights: Path) -> ReaderModule:
     tensors = row_int8.read_codes(weights)
     for suffix in ("", row_int8.SCALE):
         tensors[f"lm_head.weight{suffix}"] = tensors[f"model.embed_tokens.weight{suffix}"]
-    if int8_linear.available():
+    if int8_linear.keeps_int8():
         int8_linear.place_int8(module, tensors, row_int8.SCALE)
     wanted = module.state_dict().keys()
     own = {name: tensor for name, tensor in tensors.items() if name.removesuffix(row_int8.SCALE) in wanted}

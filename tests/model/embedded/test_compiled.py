@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
@@ -36,18 +37,33 @@ def anew() -> Iterator[None]:
     kernels._loaded.cache_clear()
 
 
-@pytest.fixture(params=["best", "without AMX"])
-def linear(
+SETS = {
+    "AMX": (*kernels._AVX512, *kernels._TILES),
+    "AVX-512": kernels._AVX512,
+    "AVX-VNNI": (*kernels._AVX2, "avx_vnni"),
+    "AVX2": kernels._AVX2,
+}
+
+
+@pytest.fixture(params=SETS)
+def library(
     request: pytest.FixtureRequest, tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch
-) -> CompiledLinear:
-    """A matrix [80, 192] with a bias."""
-    if request.param == "without AMX":
-        monkeypatch.setattr(kernels, "_feature_sets", lambda: (kernels._REQUIRED,))
-        monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
-    library = kernels.library()
-    assert library is not None
+) -> ctypes.CDLL:
+    """Kernels for every kind of CPU that this one is, too."""
+    if SETS[request.param] not in kernels._feature_sets():
+        pytest.skip(f"this CPU has no {request.param}")
+    monkeypatch.setattr(kernels, "_feature_sets", lambda: (SETS[request.param],))
+    monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
+    compiled = kernels.library()
+    assert compiled is not None
+    return compiled
+
+
+@pytest.fixture
+def linear(library: ctypes.CDLL) -> CompiledLinear:
+    """A matrix [80, 576] with a bias."""
     torch.manual_seed(2)
-    codes = torch.randint(-127, 128, (80, 192), dtype=torch.int8)
+    codes = torch.randint(-127, 128, (80, 576), dtype=torch.int8)
     return CompiledLinear(library, codes, torch.rand(80).half() / 100, torch.randn(80))
 
 
@@ -56,25 +72,38 @@ def test_products_are_those_of_the_weights_and_a_rows_is_the_same_among_others(l
     weight, bias = linear.weight.double(), linear.bias
     assert bias is not None
     for count in ROWS:
-        x = torch.randn(count, 192) * torch.logspace(-3, 3, count)[:, None]
+        x = torch.randn(count, 576) * torch.logspace(-3, 3, count)[:, None]
         product = linear(x[None])[0]
         error = (product - torch.nn.functional.linear(x.double(), weight, bias.double())).abs()
         largest = x.abs().amax(-1, keepdim=True) * weight.abs().sum(1) + bias.abs()
         assert (error / largest).max() < 2**-15
         assert all(torch.equal(linear(row[None])[0], its_own) for row, its_own in zip(x, product, strict=True))
-    assert torch.equal(linear(torch.zeros(3, 192)), bias.expand(3, 80))
+    assert torch.equal(linear(torch.zeros(3, 576)), bias.expand(3, 80))
 
 
-def test_codes_at_their_ends_do_not_overflow() -> None:
-    library = kernels.library()
-    if library is None:
-        pytest.skip("no kernels")
+@needs_kernels
+def test_codes_at_their_ends_do_not_overflow(library: ctypes.CDLL) -> None:
     codes = torch.full((16, 1536), -127, dtype=torch.int8)
     codes[8:] = 127
     linear = CompiledLinear(library, codes, torch.ones(16))
-    for rows in (1, 5):
+    for rows in (1, 5, 50):
         x = torch.full((rows, 1536), -1.0)
         torch.testing.assert_close(linear(x), x @ codes.float().mT, rtol=1e-5, atol=1e-2)
+
+
+@needs_kernels
+def test_kernels_whose_products_are_wrong_are_not_used(
+    tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", kernels.__name__)
+    for file in (*kernels._HEADERS, *kernels._SOURCES):
+        text = file.read_text()
+        (tmp_path / file.name).write_text(text.replace("load(m->scales + column)", "1.001f * load(m->scales + column)"))
+    monkeypatch.setattr(kernels, "_SOURCES", tuple(tmp_path / file.name for file in kernels._SOURCES))
+    monkeypatch.setattr(kernels, "_HEADERS", tuple(tmp_path / file.name for file in kernels._HEADERS))
+    monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path / "compiled"))
+    assert kernels.library() is None
+    assert "their products are wrong" in caplog.text
 
 
 def passes(model: LanguageModel) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -88,12 +117,13 @@ def passes(model: LanguageModel) -> tuple[torch.Tensor, list[torch.Tensor]]:
 
 
 @needs_kernels
-def test_layers_compute_what_the_modules_compute(reader: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = reader.module.model
-    assert isinstance(decoder.compiled, CompiledLayers)
-    logits, slabs = passes(reader)
+def test_layers_compute_what_the_modules_compute(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(ModelSettings(device="cpu"))
+    decoder = model.module.model
+    assert isinstance(decoder.compiled, CompiledLayers) and decoder.compiled._library is library
+    logits, slabs = passes(model)
     monkeypatch.setattr(decoder, "compiled", None)
-    expected, plain = passes(reader)
+    expected, plain = passes(model)
     assert not torch.equal(logits, expected), "both went the same way"
     assert float((logits - expected).abs().max() / expected.std()) < 5e-3
     for ours, theirs in zip(slabs, plain, strict=True):

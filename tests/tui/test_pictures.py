@@ -33,11 +33,13 @@ from desk_rag.store.opening import CATALOG_RESET, INDEX_AGAIN
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Started
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from tests.tui.conftest import ask, screen_text, text_of, until
 from tests.tui.pictures import LOOKS, compare
 from tests.tui.scripted import (
     FOLDERS,
+    NOWHERE,
     QUOTE,
     SOURCES,
     WARMING,
@@ -339,7 +341,8 @@ async def test_question_about_an_empty_folder(looks: Sequence[str]) -> None:
 
 @LOOKS
 async def test_no_folder(looks: Sequence[str]) -> None:
-    app = DeskRagApp(ScriptedBackend(), ())
+    nowhere = Session(NOWHERE, (), NOWHERE.data_dir / "config.toml")
+    app = DeskRagApp(ScriptedBackend(session=nowhere), ())
 
     async def act(pilot: Pilot[int]) -> None:
         await until(pilot, lambda: "Which folder" in screen_text(app))

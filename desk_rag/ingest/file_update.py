@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from desk_rag.errors import (
     UnsupportedDocument,
 )
 from desk_rag.ingest.events import FileEvent
+from desk_rag.store.presence import AbsentFolder, covers
 from desk_rag.store.types import DocumentRow, FileStamp
 
 if TYPE_CHECKING:
@@ -227,3 +228,22 @@ def _read_alike(one: Path, other: Path) -> bool:
 def _holds(row: DocumentRow, digest: str, stamp: FileStamp) -> bool:
     """Return whether the row's chunks are what the present parsers would make of content with this digest."""
     return row.state is FileState.INDEXED and row.digest == digest and row.stamp.parser == stamp.parser
+
+
+def take_gone(gone: dict[str, list[DocumentRow]], digest: str, root: Path) -> DocumentRow | None:
+    """Take the next vanished document with this content, so that each is used once."""
+    rows = gone.get(digest, [])
+    while rows:
+        row = rows.pop()
+        if is_gone(row.path, root):
+            return row
+    return None
+
+
+def gone_twin(store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]) -> DocumentRow | None:
+    """Return a vanished document with this content, of which `path` is the new place."""
+    for row in store.documents_with_digest(digest):
+        # A file missing outside this root may be on a drive that is not connected.
+        if row.path != path and root in row.path.parents and is_gone(row.path, root) and not covers(absent, row.path):
+            return row
+    return None

@@ -17,6 +17,7 @@ nor many at once (deletions.py), and a file that failed is not read again before
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -39,10 +40,12 @@ from desk_rag.ingest.file_update import (
     CHANGED_MEANWHILE,
     FileReader,
     as_known,
+    gone_twin,
     is_gone,
     not_opened,
     settings_for,
     stamp_of,
+    take_gone,
 )
 from desk_rag.ingest.progress import ProgressRate, Tally
 from desk_rag.store.presence import AbsentFolder, Presence, covers
@@ -66,6 +69,8 @@ _WAIT_POLL = 0.25
 """Seconds between two checks whether work in idle time may go on."""
 _REMOVE_BATCH = 64
 """Documents removed in one transaction, between two checks that their folder is still present."""
+_COMPARE_BATCH = 200
+"""Files that are looked up in the catalog with one statement."""
 _SCAN_EVERY = 0.25
 """Seconds between progress events of a scan."""
 
@@ -149,7 +154,7 @@ def index_path(
     examined = walking.examine(root, path, settings)
     if isinstance(examined, FoundFile):
         presence.remember_mount_of(path)
-        return reader.bring_up_to_date(examined, row, lambda digest: _gone_twin(store, digest, path, root, absent))
+        return reader.bring_up_to_date(examined, row, lambda digest: gone_twin(store, digest, path, root, absent))
     if isinstance(examined, LeftOut):
         return reader.leave_out(path, examined, row)
     if row is None:
@@ -180,18 +185,26 @@ class _FolderSync:
         self._stop = stop
         self._presence, self._absent = presence, absent
         self._reader = FileReader(store, counter, size, settings, stop)
-        self._rows = {row.path: row for row in store.documents(root) if not covers(absent, row.path)}
-        self._known = sum(row.state is FileState.INDEXED for row in self._rows.values())
+        self._documents = store.listing.matching(root)
+        """All documents of the folder as numbers: with a row for each, the memory would grow with the folder."""
+        self._is_met = bytearray(max(self._documents, default=0) + 1)
+        """Whether the walk met a document, by its number."""
+        self._rows: dict[Path, DocumentRow] = {}
+        """Rows of the others: gone, moved, or in a folder that is now excluded."""
+        away = sum(store.listing.count(folder.path).indexed for folder in absent)
+        self._known = store.listing.count(root).indexed - away
         self._left_out: dict[Path, str] = {}
         """Paths that the walk left out, with the reasons."""
-        self._changed: list[FoundFile] = []
+        self._changed, self._changed_rows = list[FoundFile](), dict[Path, DocumentRow]()
 
     def run(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
         yield from self._compare(defer)
         if self._stop():
             return
+        unmet = [number for number in self._documents if not self._is_met[number]]
+        rows = (entry.row for entry in self._store.listing.rows(unmet) if entry is not None)
+        self._rows = {row.path: row for row in rows if not covers(self._absent, row.path)}
         yield from self._look_again()
-        # Rows that remain were not met by the walk: gone, moved, or in a folder that is now excluded.
         yield from self._read_changed()
         if not self._stop():
             yield from self._remove()
@@ -205,24 +218,30 @@ class _FolderSync:
         self._rows = {path: row for path, row in self._rows.items() if not covers(absent, path)}
 
     def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
-        meter, shown, seen, known = ProgressRate(), time.monotonic(), 0, len(self._rows)
-        for entry in walking.walk(self._root, self._settings, self._stop):
-            if self._stop():
-                return
-            seen += 1
-            event = self._compare_one(entry, defer)
-            if event is not None:
-                yield event
+        meter, shown, seen, known = ProgressRate(), time.monotonic(), 0, len(self._documents)
+        entries = walking.walk(self._root, self._settings, self._stop)
+        while batch := list(itertools.islice(entries, _COMPARE_BATCH)):
+            rows = self._store.listing.at([entry.path for entry in batch])
+            for entry in batch:
+                if self._stop():
+                    return
+                number, row = rows.get(entry.path, (0, None))
+                if number < len(self._is_met):
+                    self._is_met[number] = True
+                if (event := self._compare_one(entry, row, defer)) is not None:
+                    yield event
+            seen += len(batch)
             if time.monotonic() - shown >= _SCAN_EVERY:
                 shown = time.monotonic()
                 yield meter.progress(IndexStage.SCAN, seen, max(seen, known), "files")
         if not self._stop():
             yield meter.progress(IndexStage.SCAN, seen, seen, "files")
 
-    def _compare_one(self, entry: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
+    def _compare_one(
+        self, entry: FoundFile | LeftOut, row: DocumentRow | None, defer: Callable[[FoundFile], bool]
+    ) -> FileEvent | None:
         if covers(self._absent, entry.path):
             return None
-        row = self._rows.pop(entry.path, None)
         if isinstance(entry, LeftOut):
             self._left_out[entry.path] = entry.reason
             return self._reader.leave_out(entry.path, entry, row)
@@ -235,7 +254,7 @@ class _FolderSync:
             return FileEvent(entry.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
         self._changed.append(entry)
         if row is not None:
-            self._rows[entry.path] = row
+            self._changed_rows[entry.path] = row
         return None
 
     def _read_changed(self) -> Iterator[IndexEvent]:
@@ -243,19 +262,18 @@ class _FolderSync:
         if self._changed:
             self._store.begin_run(self._root)
         self._changed.sort(key=lambda entry: entry.mtime_ns, reverse=True)
-        rows = {entry.path: self._rows.pop(entry.path, None) for entry in self._changed}
         gone_by_digest: dict[str, list[DocumentRow]] = {}
-        for row in self._rows.values():
-            if row.state is FileState.INDEXED and row.digest:
-                gone_by_digest.setdefault(row.digest, []).append(row)
+        for gone in self._rows.values():
+            if gone.state is FileState.INDEXED and gone.digest:
+                gone_by_digest.setdefault(gone.digest, []).append(gone)
         meter = ProgressRate()
         for done, entry in enumerate(self._changed, 1):
             if self._stop():
                 return
+            row = self._changed_rows.pop(entry.path, None)
             try:
-                event = self._reader.bring_up_to_date(
-                    entry, rows.pop(entry.path), lambda digest: _take_gone(gone_by_digest, digest, self._root)
-                )
+                twin = partial(take_gone, gone_by_digest, root=self._root)
+                event = self._reader.bring_up_to_date(entry, row, twin)
             except Cancelled:
                 return
             if event.state is FileState.RENAMED and self._reader.renamed_from is not None:
@@ -297,24 +315,6 @@ class _FolderSync:
 
 def _never(_found: FoundFile) -> bool:
     return False
-
-
-def _take_gone(gone: dict[str, list[DocumentRow]], digest: str, root: Path) -> DocumentRow | None:
-    """Take the next vanished document with this content, so that each is used once."""
-    rows = gone.get(digest, [])
-    while rows:
-        row = rows.pop()
-        if is_gone(row.path, root):
-            return row
-    return None
-
-
-def _gone_twin(store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]) -> DocumentRow | None:
-    for row in store.documents_with_digest(digest):
-        # A file missing outside this root may be on a drive that is not connected.
-        if row.path != path and root in row.path.parents and is_gone(row.path, root) and not covers(absent, row.path):
-            return row
-    return None
 
 
 # Vectors and chunk KV ---------------------------------------------------------------------------------------

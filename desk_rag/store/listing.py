@@ -129,6 +129,23 @@ class Listing:
                         listed[row_id] = ListedDocument(row, warm)
         return [listed.get(row_id) for row_id in documents]
 
+    def at(self, paths: Sequence[Path]) -> dict[Path, tuple[int, DocumentRow]]:
+        """Return the known ones of these paths, each with its document and its row."""
+        known: dict[Path, tuple[int, DocumentRow]] = {}
+        by_blob = {to_blob(path): path for path in paths}
+        blobs = list(by_blob)
+        with self._database.read() as connection:
+            for start in range(0, len(blobs), _AT_ONCE):
+                some = blobs[start : start + _AT_ONCE]
+                query = (
+                    f"SELECT d.id, d.path, {DOCUMENT} FROM documents d WHERE d.path IN ({', '.join('?' * len(some))})"
+                )
+                for row_id, blob, *columns in connection.execute(query, some):
+                    row = document(columns)
+                    if row is not None:
+                        known[by_blob[blob]] = row_id, row
+        return known
+
     def _documents(self, where: str, values: Sequence[object], states: Collection[FileState]) -> array[int]:
         if states:
             where += f" AND state IN ({', '.join('?' * len(states))})"

@@ -75,7 +75,8 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
         raise ConfigError(
             f"The weights of '{settings.name}' are quantised already, by {own}.", remedy="Leave --quantization out."
         )
-    module = _load_module(directory, config, support, settings, device)
+    form = _form_on_cpu(directory, config, settings, device, pack=pack)
+    module = _load_module(directory, config, support, settings, device, form)
     quantization = own or settings.quantization
     model = wrap(module, prompt, name=settings.name, directory=directory, quantization=quantization, support=support)
     if settings.adapter:
@@ -211,21 +212,40 @@ def _check_quantization(settings: ModelSettings, device: torch.device) -> None:
             )
 
 
+def _form_on_cpu(directory: Path, config: Any, settings: ModelSettings, device: torch.device, *, pack: bool) -> str:
+    """The form in which a CPU's matrices are placed while they are read; empty if they are loaded as they are.
+
+    What would be held in fp32 is packed in fp16 afterwards anyway, and memory would hold both.
+    """
+    if device.type != "cpu" or prequantized_by(config):
+        return ""
+    if settings.quantization != "none":
+        return settings.quantization
+    packs = pack and packed_linear.available() and not settings.adapter
+    parameters = read_header(directory).num_parameters if directory.is_file() else _parameters(directory)
+    return placing.PACKED if packs and _dtype(parameters, device) is torch.float32 else ""
+
+
 def _load_module(
-    directory: Path, config: Any, support: model_support.Support, settings: ModelSettings, device: torch.device
+    directory: Path,
+    config: Any,
+    support: model_support.Support,
+    settings: ModelSettings,
+    device: torch.device,
+    form: str,
 ) -> Any:
     attention = "eager" if support.needs_eager else "sdpa"
     with directory_check.model_errors(directory, settings):
         if directory.is_file():
-            return _load_gguf(directory, config, attention, settings, device)
+            return _load_gguf(directory, config, attention, settings, device, form)
         if row_int8.has_scales(weights.weight_files(directory)[0]):
             return _load_row_int8(directory, config, attention, device)
         model_class = model_support.model_class(config)
-        if device.type == "cpu" and settings.quantization != "none":
+        if form:
             from desk_rag.model.on_cpu import while_loading
 
             files = weights.weight_files(directory)
-            module, info = while_loading.load(model_class, config, files, attention, settings.quantization)
+            module, info = while_loading.load(model_class, config, files, attention, form)
             tensors.check_loaded(directory, info)
             return module
         options: dict[str, Any] = {
@@ -252,23 +272,24 @@ def _load_module(
         return module if quantized else module.to(device)
 
 
-def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings, device: torch.device) -> Any:
-    """A GGUF file's weights, de-quantised; with `quantization` set, quantised again matrix by matrix."""
+def _load_gguf(
+    file: Path, config: Any, attention: str, settings: ModelSettings, device: torch.device, form: str
+) -> Any:
+    """A GGUF file's weights, de-quantised; quantised again, or packed in fp16, matrix by matrix."""
     from transformers import AutoModelForCausalLM
 
     header = read_header(file)
     kind = settings.quantization
     dtype = torch.bfloat16 if kind != "none" else _dtype(header.num_parameters, device)
-    coded = device.type == "cpu" and kind != "none"
-    gguf_weights.check_room(header, dtype, kind if coded else "none")
+    gguf_weights.check_room(header, dtype, form or "none")
     with directory_check.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     placer = None
-    if coded:
-        placing.check_matrices(module, kind)
-        placer = placing.MatrixPlacer(module, module, kind)
+    if form:
+        placing.check_matrices(module, form)
+        placer = placing.MatrixPlacer(module, module, form)
     gguf_weights.load(header, module, placer)
-    if coded:
+    if form:
         return placing.finish(module)
     return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)
 
@@ -293,7 +314,12 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
 
 
 def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
-    return _dtype(sum(file.stat().st_size for file in weights.weight_files(directory)) // 2, device)
+    return _dtype(_parameters(directory), device)
+
+
+def _parameters(directory: Path) -> int:
+    """Weights in 16 bits that files of this size hold."""
+    return sum(file.stat().st_size for file in weights.weight_files(directory)) // 2
 
 
 def _dtype(parameters: int, device: torch.device) -> torch.dtype:

@@ -26,10 +26,21 @@ class PackedLinear(torch.nn.Module):
     def __init__(self, *linears: torch.nn.Linear) -> None:
         """Several matrices of one input are packed as one; their biases must be all there or all missing."""
         super().__init__()
-        self.in_features, self.out_features = linears[0].in_features, sum(linear.out_features for linear in linears)
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        self.bias = torch.cat(biases) if biases else None
         weight = torch.cat([linear.weight.detach() for linear in linears]).contiguous()
+        self._pack(weight, torch.cat(biases) if biases else None)
+
+    @classmethod
+    def of(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
+        """Pack a matrix fp32 [out, in] that is in no module."""
+        packed = cls.__new__(cls)
+        torch.nn.Module.__init__(packed)
+        packed._pack(weight, bias)
+        return packed
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.bias = bias
         self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, self.bias)
         self._multiply = torch.ops.quantized.linear_dynamic_fp16.default
 
@@ -173,9 +184,10 @@ def replace_linears(module: torch.nn.Module, pack: Pack) -> int:
 
 def _packed(linears: Sequence[tuple[str, torch.nn.Linear]]) -> PackedLinear | None:
     modules = [linear for _, linear in linears]
-    return PackedLinear(*modules) if all(_packable(linear.weight) for linear in modules) else None
+    return PackedLinear(*modules) if all(packable(linear.weight) for linear in modules) else None
 
 
-def _packable(weight: torch.Tensor) -> bool:
+def packable(weight: torch.Tensor) -> bool:
+    """True for a matrix in fp32 on the CPU whose numbers fp16 can hold."""
     plain = weight.dtype is torch.float32 and weight.device.type == "cpu"
     return plain and all(bool(abs(end) <= _LARGEST) for end in weight.aminmax())

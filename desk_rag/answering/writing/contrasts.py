@@ -1,6 +1,9 @@
-"""Notice when a sentence says the opposite of a passage: one is negated and the other is not, or a word is reversed.
+"""Notice when a sentence says the opposite of a passage, or gives one of its facts to something else.
 
-Both at once agree again: 'not permitted' is what 'forbidden' says.
+Opposites: one is negated and the other is not, or a word is reversed; both at once agree again ('not permitted',
+'forbidden'). Swapped facts: all words and facts of 'Beans: 21 kilograms' stand in '21 kilograms of potatoes and 9
+kilograms of beans'. What gives it away is where they stand: the sentence's other words are in a clause that has another
+number in that place. The same goes for two facts around a word with a direction: 'A took over from B'.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.writing import facts
 
 _NEGATION = re.compile(
     r"\b(?:not|no|never|nothing|none|nobody|nowhere|without|cannot|neither|nor|unavailable|"
@@ -102,8 +106,22 @@ _PAIRS = tuple(
         (r"erhöht\w*|steigt|gestiegen|höher", r"gesenkt|sinkt|gesunken|niedriger"),
     )
 )
+_CLAUSE_END = re.compile(r"[,;]\s+|\n|\|\s|\s(?=(?:and|but|while|whereas|und|aber|während|et|mais|y|pero|e|ma)\s)")
+_DIRECTED = re.compile(
+    r"\b(?:from|instead of|rather than|in place of|to|than|von|statt|zu|als|de|au lieu de|à|en lugar de|da|"
+    r"invece di)\b",
+    re.IGNORECASE,
+)
+_LEAST_SHARE = 0.99
+"""Share of a sentence's words that the clause with another fact must have."""
+_LEAST_LEAD = 0.34
+"""Share by which it must have more than any clause with the sentence's own fact."""
+_LEAST_WORDS = 2
 _MEANS_NOT = re.compile(
-    r"\b(?:left (?:\w+ )?out|separately|refus\w+|declin\w+|fail(?:s|ed)? to|lacks?|forbid\w*|banned)\b", re.IGNORECASE
+    r"\b(?:left (?:\w+ )?out|separately|refus\w+|declin\w+|fail(?:s|ed)? to|lacks?|forbid\w*|banned|otherwise|unless|"
+    r"instead of|rather than|out of the question|hardly|barely|impossible|would have (?:liked|appreciated|preferred)|"
+    r"too (?!many\b)\w+)\b",
+    re.IGNORECASE,
 )
 """Words that negate without a word for not."""
 
@@ -122,13 +140,92 @@ def contradicts(claim: str, core: str, passage: str, parts: Sequence[str] = ()) 
     else:
         differs = _is_negated(core) and not _MEANS_NOT.search(claim)
     rest = [part for part in parts if part != core]
-    turned = _prefixed(claim, core) or _prefixed(core, claim) or any(
-        _reversed(claim, core, *pair) or _reversed(core, claim, *pair) or _reversed_elsewhere(claim, rest, core, *pair)
-        for pair in _PAIRS
+    turned = (
+        _prefixed(claim, core)
+        or _prefixed(core, claim)
+        or any(
+            _reversed(claim, core, *pair)
+            or _reversed(core, claim, *pair)
+            or _reversed_elsewhere(claim, rest, core, *pair)
+            for pair in _PAIRS
+        )
     )
     if turned and _is_negated(claim) != _is_negated(core):
         return False
     return differs or turned
+
+
+def swapped(claim: str, passage: str) -> bool:
+    """True if a fact of `claim` stands in `passage` in a place where the claim has another."""
+    sentences = [sentence for sentence in re.split(r"(?<=[.!?])\s+|\n", passage) if sentence.strip()]
+    claimed = facts.facts(claim)
+    if not claimed:
+        return False
+    return any(_turned(claim, claimed, sentence) for sentence in sentences) or _in_another_clause(
+        claim, claimed, [clause for sentence in sentences for clause in _clauses(sentence)]
+    )
+
+
+def _clauses(sentence: str) -> list[str]:
+    """Return the parts of a sentence that each may say something of their own."""
+    parts = [part for part in _CLAUSE_END.split(sentence) if part and part.strip()]
+    return parts or [sentence]
+
+
+def _turned(claim: str, claimed: Sequence[facts.Fact], sentence: str) -> bool:
+    """True if claim and sentence have the same two facts around the same directed word, the other way round."""
+    for word in _DIRECTED.finditer(claim):
+        before = [fact for fact in claimed if fact.end <= word.start()]
+        after = [fact for fact in claimed if fact.begin >= word.end()]
+        if not before or not after:
+            continue
+        for other in re.finditer(rf"\b{re.escape(word.group())}\b", sentence, re.IGNORECASE):
+            left, right = sentence[: other.start()], sentence[other.end() :]
+            ahead = _first_fact(right)
+            if ahead is None or not _holds([after[0]], left) or _holds([after[0]], right):
+                continue
+            kind = after[0].is_number
+            same = [fact for fact in before if fact.is_number == ahead.is_number == kind]
+            if any(_holds([fact], ahead.text) for fact in same):
+                return True
+    return False
+
+
+def _first_fact(text: str) -> facts.Fact | None:
+    return next(iter(facts.facts(f"x {text}")), None)
+
+
+def _in_another_clause(claim: str, claimed: Sequence[facts.Fact], candidates: Sequence[str]) -> bool:
+    for fact in claimed:
+        alike = [each for each in claimed if each.is_number == fact.is_number]
+        words = content_stems(_own_clause(claim, fact)) - content_stems(" ".join(each.text for each in alike))
+        with_fact = [clause for clause in candidates if _holds([fact], clause)]
+        others = [clause for clause in candidates if not any(_holds([each], clause) for each in alike)]
+        if len(words) < _LEAST_WORDS or not with_fact or not others:
+            continue
+        own = max(_share(words, clause) for clause in with_fact)
+        best = max(others, key=lambda clause: _share(words, clause))
+        if facts.rivals(fact, claim, f"x {best}") and _share(words, best) >= max(_LEAST_SHARE, own + _LEAST_LEAD):
+            return True
+    return False
+
+
+def _own_clause(claim: str, fact: facts.Fact) -> str:
+    begin = 0
+    for part in _clauses(claim):
+        start = claim.index(part, begin)
+        begin = start + len(part)
+        if start <= fact.begin < begin:
+            return part if len(content_stems(part)) > _LEAST_WORDS else claim
+    return claim
+
+
+def _share(words: set[str], clause: str) -> float:
+    return len(words & content_stems(clause)) / len(words)
+
+
+def _holds(wanted: Sequence[facts.Fact], text: str) -> bool:
+    return not facts.missing(list(wanted), text)
 
 
 _PREFIXED = re.compile(r"\b(?:un|in|im|ir|il|dis|non-?)(\w{4,})", re.IGNORECASE)
@@ -137,9 +234,7 @@ _PREFIXED = re.compile(r"\b(?:un|in|im|ir|il|dis|non-?)(\w{4,})", re.IGNORECASE)
 def _prefixed(one: str, other: str) -> bool:
     """True if `one` has a word with a prefix that reverses it, and `other` has it without: 'unlocked', 'locked'."""
     words = set(re.findall(r"\w+", other.casefold()))
-    return any(
-        match[1].casefold() in words and match[0].casefold() not in words for match in _PREFIXED.finditer(one)
-    )
+    return any(match[1].casefold() in words and match[0].casefold() not in words for match in _PREFIXED.finditer(one))
 
 
 def _is_negated(text: str) -> bool:

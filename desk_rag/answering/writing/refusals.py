@@ -118,6 +118,69 @@ _PATTERNS = (
     r"informac\w*|wzmian\w*|określ\w*|ustal\w*|dokument\w*|tekst\w*|tego|$)",
     r"\bbrak (?:\w+\s+)?(?:informacji|wzmianki|danych|odpowiedzi)\b",
 )  # fmt: skip
+_SILENT_DOCUMENTS = tuple(
+    tuple(re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE) for words in language)
+    for language in (
+        (  # English
+            r"documents?|passages?|texts?|context|sources?|excerpts?|extracts?|snippets?|sections?|files?|materials?|"
+            r"information|notes|records?|what you(?:['’]ve| have)? (?:\w+ )?(?:shared|given|sent|provided|uploaded)",
+            r"not|never|nowhere|nothing|none|no|neither|without|\w*n['’]t",
+            r"contain\w*|mention\w*|includ\w*|provide[sd]?|sa(?:y|ys|id)|stat(?:e|es|ed)|specif\w+|give[sn]?|covers?|"
+            r"covered|answer\w*|indicate\w*|address\w*|discuss\w*|offers?|reveal\w*|describe\w*|tell\w*|about|found",
+        ),
+        (
+            r"dokument\w*|text\w*|quelle\w*|unterlage\w*|passage\w*|aus(?:zü|schni)\w*|abschnitt\w*|kontext\w*|datei\w*",
+            r"nicht|kein\w*|nichts|nirgends|nirgendwo|weder",
+            r"erwähn\w*|enthal\w*|enthäl\w*|genannt|nenn\w*|angegeben|hervor\w*|gefunden|finde[nt]?|entnehm\w*|"
+            r"entnommen|steht|stehen|sag(?:t|en)|gesagt|beantwort\w*|angabe\w*|auskunft|hinweis\w*",
+        ),
+        (
+            r"documents?|textes?|sources?|passages?|extraits?|contexte|fichiers?",
+            r"pas|aucun\w*|rien|nulle part|ni",
+            r"contien\w*|mention\w*|indiqu\w*|précis\w*|di[ts]\w*|figur\w*|trouv\w*|fourni\w*|répon\w*|parl\w*|évoqu\w*",
+        ),
+        (
+            r"documentos?|textos?|fuentes?|pasajes?|fragmentos?|extractos?|contexto|archivos?",
+            r"no|ningun\w*|nada|tampoco|ni",
+            r"contien\w*|mencion\w*|indic\w*|especific\w*|dic\w*|figur\w*|aparec\w*|encuentr\w*|ofrec\w*|respond\w*|habl\w*",
+        ),
+        (
+            r"documenti?|test[io]|font[ei]|pass(?:aggi|i)|bran[io]|estratt[io]|contesto|file",
+            r"non|nessun\w*|nulla|niente",
+            r"conten\w*|conteng\w*|menzion\w*|indic\w*|specific\w*|dic\w*|figur\w*|compar\w*|trov\w*|forni\w*|riport\w*|parl\w*",
+        ),
+        (
+            r"document(?:en)?|tekst(?:en)?|bron(?:nen)?|passages?|fragment(?:en)?|uittreksels?|context|bestand(?:en)?",
+            r"niet|geen|niets|nergens",
+            r"vermeld\w*|staat|staan|genoemd|noem\w*|bevat\w*|zeg(?:t|gen)|gezegd|gevonden|vind\w*|aangegeven|beantwoord\w*",
+        ),
+        (
+            r"documentos?|textos?|fontes?|trechos?|excertos?|passagens|contexto|arquivos?|ficheiros?",
+            r"não|nenhum\w*|nada|nem",
+            r"cont[êeé]\w*|mencion\w*|indica\w*|especific\w*|diz\w*|inform\w*|consta\w*|aparec\w*|encontr\w*|refer\w*|fala\w*",
+        ),
+        (
+            r"dokument\w*|text(?:en|er|erna)?|käll\w*|utdrag\w*|avsnitt\w*|sammanhang\w*|filer\w*",
+            r"inte|ingen|inget|inga|ingenting|ingenstans",
+            r"nämn\w*|framgå\w*|stå(?:r|tt)|säg(?:er|s)|innehåll\w*|ange[rs]?|hitta\w*|finns|svara\w*",
+        ),
+        (
+            r"dokument\w*|tekst\w*|kilde\w*|uddrag\w*|afsnit\w*|sammenhæng\w*|filer\w*",
+            r"ikke|ingen|intet|ingenting|ingen steder",
+            r"nævn\w*|fremgå\w*|stå(?:r|et)|siger|indehold\w*|angive\w*|find\w*|oplys\w*|svar\w*",
+        ),
+        (
+            r"dokument\w*|tek[sś]\w*|źród\w*|fragment\w*|wyciąg\w*|kontek\w*|plik\w*",
+            r"nie|brak|żaden|żadn\w*|nic|nigdzie",
+            r"zawier\w*|wspomin\w*|wspomnian\w*|podaj\w*|podan\w*|mówi\w*|określ\w*|znal\w*|znajd\w*|wynika\w*|ma|odpowiad\w*",
+        ),
+    )
+)  # fmt: skip
+"""Per language: words for documents, for not, and for saying. In one short sentence they say that documents do not say
+it, in whatever order they stand."""
+_SHORT = 26
+"""Words of a sentence in which these three belong together."""
+_MAIN_PART = re.compile(r"[,;:]?\s(?:but|however|aber|mais|pero|ma|maar|mas|men|ale)\s")
 _REFUSAL = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS), re.IGNORECASE)
 _LONGEST = 400
 """Characters of a sentence that are looked at: a refusal says so early."""
@@ -126,4 +189,9 @@ _LONGEST = 400
 def is_refusal(sentence: str) -> bool:
     """True if a sentence says that the documents do not hold the answer, or that it cannot be given."""
     words = " ".join(sentence.split())[:_LONGEST]
-    return same_words(NO_ANSWER, words[: len(NO_ANSWER) + 8]) or _REFUSAL.search(words) is not None
+    if same_words(NO_ANSWER, words[: len(NO_ANSWER) + 8]) or _REFUSAL.search(words) is not None:
+        return True
+    part = _MAIN_PART.split(words, maxsplit=1)[0]
+    return len(part.split()) <= _SHORT and any(
+        all(pattern.search(part) for pattern in language) for language in _SILENT_DOCUMENTS
+    )

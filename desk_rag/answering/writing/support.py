@@ -18,7 +18,7 @@ from desk_rag.answering.events import Citation, Source, Support
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder
 from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.answering.writing import facts
-from desk_rag.answering.writing.contrasts import contradicts
+from desk_rag.answering.writing.contrasts import contradicts, swapped
 from desk_rag.answering.writing.languages import differ
 from desk_rag.answering.writing.passages import SourceWindows, Window
 
@@ -55,6 +55,8 @@ class Signals:
     """The passage's sentences lack a number or a name that stands elsewhere in the chunk."""
     contrast: bool
     """The sentence reads like the opposite of the passage."""
+    swapped: bool
+    """The passage has another fact in the place of one of the sentence's."""
     span_score: float | None = None
     """Log-odds of the span scorer that the passage answers the sentence, taken as a question."""
     fact_margin: float = 0.0
@@ -76,6 +78,7 @@ class _Weights:
     span_score: float = 0.0
     fact_margin: float = 0.0
     rival: float = 0.0
+    swapped: float = -4.0
     threshold: float = 0.0
 
     def log_odds(self, signals: Signals) -> float:
@@ -86,6 +89,7 @@ class _Weights:
             + self.coverage * signals.coverage
             + self.missing * signals.missing
             + self.contrast * signals.contrast
+            + self.swapped * signals.swapped
             + self.span_score * span
             + self.fact_margin * max(signals.fact_margin, _LEAST_MARGIN)
             + self.rival * min(signals.rival, _MOST_RIVAL)
@@ -186,22 +190,25 @@ class SupportChecker:
             if meant or (claimed and any(not facts.missing(claimed, window.text) for window in foreign)):
                 citations = tuple(_citation(window) for window in meant)
                 return SupportVerdict(Support.UNCHECKED, "it is in another language than the passages", None, citations)
-            return SupportVerdict(Support.UNSUPPORTED, "no passage says this", score)
+            reason = "its passage says this of something else" if self.last_signals.swapped else "no passage says this"
+            return SupportVerdict(Support.UNSUPPORTED, reason, score)
         return SupportVerdict(Support.SUPPORTED, "", score, tuple(_citation(window) for window in (best, *also)))
 
     def signals(self, claim: str, claimed: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
         """Score a claim against its best window; `context` is as in `check`."""
         contrast = contradicts(claim, window.core(claim), window.text, window.parts)
+        turned = swapped(claim, window.text)
         if self._span_scorer is None:
-            return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
+            return Signals(window.similarity, window.coverage, window.missing > 0, contrast, turned)
         text = window.source.text
         (scores,) = self._span_scorer.read(f"{context} {claim}".strip(), [text])
-        asked = [self._asked_back(claim, fact, text, context) for fact in claimed[:_MOST_FACTS]]
+        present = [fact for fact in facts.whole_dates(claim, claimed) if facts.occurrences(fact, text)]
+        asked = [self._asked_back(claim, fact, text, context) for fact in present[:_MOST_FACTS]]
         rival = max((rival for _, rival in asked), default=0.0)
         if any(coverage(claim, part) == 1.0 and not facts.missing(list(claimed), part) for part in window.parts):
             rival = 0.0  # one sentence has it all
         return Signals(
-            window.similarity, window.coverage, window.missing > 0, contrast,
+            window.similarity, window.coverage, window.missing > 0, contrast, turned,
             scores.log_odds(window.begin, window.end), min((margin for margin, _ in asked), default=0.0), rival,
         )  # fmt: skip
 
@@ -212,7 +219,8 @@ class SupportChecker:
         fact, 0 if it does not.
         """
         assert self._span_scorer is not None
-        gap = f"{claim[: fact.begin]}{'how many' if fact.is_number else 'what'}{claim[fact.end :]}"
+        asking = "when" if facts.is_date(fact) else "how many" if fact.is_number else "what"
+        gap = f"{claim[: fact.begin]}{asking}{claim[fact.end :]}"
         if context:
             gap = context if context == self._question else f"{context} {gap}"
         (scores,) = self._span_scorer.read(gap, [text])
@@ -233,9 +241,9 @@ class SupportChecker:
     def _also_needed(
         self, windows: Sequence[Window], claimed: Sequence[facts.Fact], cited: Sequence[int]
     ) -> tuple[Window, ...]:
-        """The cited window, or else the second best, that holds facts which the best one's source lacks."""
+        """The best other window, those that were cited first, that holds facts which the best one's source lacks."""
         lacking = facts.missing(list(claimed), windows[0].source.text, self._known)
-        others = [window for window in windows[1:] if window.source.number in cited] or list(windows[1:2])
+        others = sorted(windows[1:], key=lambda window: window.source.number not in cited)
         holding = [window for window in others if len(facts.missing(lacking, window.source.text)) < len(lacking)]
         return tuple(holding[:1]) if lacking else ()
 

@@ -125,7 +125,7 @@ def _claims(embedder: Embedder, other_file: Path | None) -> Iterator[Claim]:
                 pass
             for place, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
                 entry = json.loads(line)
-                sources = _sources(store, embedder, entry["question"])
+                sources = sources_of(store, embedder, entry["question"])
                 held_out = other_file is not None or place % 2 == 1
                 texts = "\n".join(source.text for source in sources)
                 for kind, text in entry["claims"]:
@@ -155,7 +155,8 @@ def _changed(text: str, passages: str, draw: random.Random) -> Iterator[tuple[st
             yield kind, text[: fact.begin] + draw.choice(same) + text[fact.end :]
 
 
-def _sources(store: Store, embedder: Embedder, question: str) -> tuple[Source, ...]:
+def sources_of(store: Store, embedder: Embedder, question: str) -> tuple[Source, ...]:
+    """Retrieve the passages for a question."""
     chunks = retrieve(store, embedder, question, _PASSAGES, [])
     return tuple(
         Source(

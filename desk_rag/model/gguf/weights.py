@@ -18,7 +18,7 @@ from desk_rag.model.gguf import layouts
 from desk_rag.model.gguf.config import OTHER_SENSES
 from desk_rag.model.gguf.header import OLLAMA_MXFP4, Header, Tensor, type_name
 from desk_rag.model.gguf.positions import ROPE_TENSORS
-from desk_rag.model.memory.plan import ON_CPU
+from desk_rag.model.memory.plan import ON_CPU, PACKED_BYTES
 from desk_rag.model.on_cpu.placing import MatrixPlacer
 
 _VALUES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
@@ -69,7 +69,8 @@ def check_room(header: Header, dtype: torch.dtype, kind: str = "none") -> None:
     words = header.tensors.get("token_embd.weight")
     table = math.prod(words.shape) if words is not None else 0
     matrices = header.num_parameters if "output.weight" not in header.tensors else header.num_parameters - table
-    coded = int(matrices * ON_CPU[kind]) + 2 * table if kind in ON_CPU else 0
+    sizes = {**ON_CPU, "packed": PACKED_BYTES}
+    coded = int(matrices * sizes[kind]) + (4 if kind == "packed" else 2) * table if kind in sizes else 0
     needed = coded or header.num_parameters * dtype.itemsize
     free = int(psutil.virtual_memory().available)
     if needed > free:

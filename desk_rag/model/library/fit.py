@@ -36,6 +36,8 @@ class Machine:
     """False if the CPU computes in fp32 only, in which weights take twice the memory."""
     coded_forms: tuple[str, ...] = ()
     """Forms of coded matrices that the CPU multiplies, the least quantised first."""
+    packs: bool = False
+    """True if the CPU packs matrices in fp16 where it computes in fp32."""
     weights_per_second: Mapping[str, float] = field(default_factory=dict)
     """Weights read a second while decoding, by quantisation; 'small' for models that a CPU holds in fp32."""
 
@@ -45,7 +47,7 @@ class Machine:
             return Device("GPU memory", self.gpu_free_bytes, 2, on_gpu=True)
         small = parameters < SMALL_MODEL
         width = 4 if small or not self.computes_in_bf16 else 2
-        return Device("memory", self.ram_bytes, width, on_gpu=False, coded_forms=self.coded_forms)
+        return Device("memory", self.ram_bytes, width, on_gpu=False, coded_forms=self.coded_forms, packs=self.packs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from desk_rag.model.checkpoint import quantized
 from desk_rag.model.gguf.config import model_config
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.library import lm_studio, ollama
-from desk_rag.model.memory.plan import ON_CPU
+from desk_rag.model.memory.plan import ON_CPU, PACKED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
     head = sum(math.prod(shape) for shape in heads_out) if heads_out else table
     rest = parameters - table - head if heads_out else parameters - table
     coded = {form: int(size * rest + ON_CPU["int8"] * head) + 2 * table for form, size in ON_CPU.items()}
+    coded["none"] = PACKED_BYTES * (rest + head + table)
     return Shape(
         model_type=str(config.get("model_type")),
         parameters=parameters,

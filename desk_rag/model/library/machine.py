@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from desk_rag.config import GIB, Settings
+from desk_rag.model import packed_linear
 from desk_rag.model.library.fit import Machine
 from desk_rag.model.loading import set_threads
 from desk_rag.model.memory.plan import ON_CPU, cpu_has_bf16
 from desk_rag.model.on_cpu import placing
-from desk_rag.model.packed_linear import pack_linears
 
 _INNER, _OUTER, _MATRICES, _ROUNDS = 4096, 8192, 2, 3
 """Sizes of matrices that lie in no cache of a processor, and how often they are multiplied."""
@@ -32,6 +32,7 @@ def measure(settings: Settings, text_characters: int) -> Machine:
         budget_bytes=int(settings.store.budget_gib * GIB),
         text_characters=text_characters,
         computes_in_bf16=cpu_has_bf16(),
+        packs=packed_linear.available(),
         coded_forms=tuple(form for form in ON_CPU if placing.is_available(form)),
     )
 
@@ -58,7 +59,7 @@ def _weights_per_second(dtype: torch.dtype, form: str = "none") -> float:
         for name, weight in list(matrices.named_parameters()):
             placer.add(name, weight)
     elif dtype is torch.float32:
-        pack_linears(matrices)
+        packed_linear.pack_linears(matrices)
     best = float("inf")
     with torch.inference_mode():
         for _ in range(_ROUNDS + 1):

@@ -16,6 +16,8 @@ QUANTIZATIONS = ("none", "int8", "nf4")
 """Forms of weights on a GPU, the least quantised first."""
 ON_CPU = {"int8": 1.01, "int4": 0.63}
 """Forms of matrices on a CPU, and bytes of a weight in them with its scales."""
+PACKED_BYTES = 2
+"""Bytes of a weight that is packed in fp16, as a CPU without bf16 holds the matrices that it computes with in fp32."""
 _PER_WEIGHT = {"int8": 1.01, "nf4": 0.53}
 """Bytes per quantised weight, scales included."""
 _CONTEXT = 8192
@@ -90,6 +92,8 @@ class Device:
     on_gpu: bool
     coded_forms: tuple[str, ...] = ()
     """Forms of coded matrices that a CPU multiplies."""
+    packs: bool = False
+    """True if it packs matrices in fp16 that are not coded, instead of holding them in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ def weight_bytes(sizes: ModelSizes, quantization: str, device: Device) -> int:
     if sizes.stored_bytes:
         return sizes.stored_bytes
     if quantization == "none":
-        return device.weight_bytes * sizes.parameters
+        packed = device.packs and device.weight_bytes > PACKED_BYTES
+        return (packed and sizes.cpu_bytes.get("none")) or device.weight_bytes * sizes.parameters
     if not device.on_gpu and quantization in sizes.cpu_bytes:
         return sizes.cpu_bytes[quantization]
     rest = sizes.parameters - sizes.embedding_parameters

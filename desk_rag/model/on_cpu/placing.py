@@ -1,7 +1,8 @@
-"""Put a decoder's matrices in place as coded rows, one by one as they are read, so that memory holds them once.
+"""Put a decoder's matrices in place as coded or packed rows, one by one as they are read: memory holds them once.
 
 On a CPU a decoded token reads all weights once, so that one byte a weight takes half the time of two (bench/LOG.md,
-"int8 weights of larger models on a CPU"). All else becomes fp32, but for the word table, of which a pass reads little.
+"int8 weights of larger models on a CPU"). Where a CPU does not compute in bf16, weights that are not quantised are
+packed in fp16 (`model/packed_linear`). All else becomes fp32, but for the word table, of which a pass reads little.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.memory.device import release_unused
 from desk_rag.model.on_cpu import int4_linear
-from desk_rag.model.packed_linear import LinearGroup, PackedPart, linear_groups
+from desk_rag.model.packed_linear import LinearGroup, PackedLinear, PackedPart, linear_groups, packable
+
+PACKED = "packed"
+"""The form of matrices in fp16, beside the kinds of codes."""
 
 _NOT_HERE = {
     "int8": "This CPU does not multiply int8 (it lacks VNNI), or this torch does not.",
@@ -49,12 +53,14 @@ class MatrixPlacer:
     def __init__(self, model: Any, decoder: torch.nn.Module, kind: str) -> None:
         """`decoder` is the part of `model` whose matrices are wanted; tensors have the names of `model`.
 
-        `kind` is 'int8' or 'int4'. The output matrix has 8 bits where the CPU multiplies them: it matters most.
+        `kind` is 'int8', 'int4' or `PACKED`. With 'int4' the output matrix, which matters most, has 8 bits where the
+        CPU multiplies them.
         """
         self._kind, self._head = kind, getattr(model, "get_output_embeddings", lambda: None)()
         self._groups: dict[str, LinearGroup] = {}
         self._awaited: dict[str, set[str]] = {}
         self._coded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._plain: dict[str, torch.Tensor] = {}
         self._biases: dict[str, torch.Tensor] = {}
         self._tied = frozenset(getattr(model, "all_tied_weights_keys", None) or {})
         wanted = {id(part) for part in decoder.modules()}
@@ -76,6 +82,8 @@ class MatrixPlacer:
         matrix, _, kind = name.rpartition(".")
         if kind == "bias":
             self._biases[matrix] = tensor.detach().float().clone()
+        elif self._kind == PACKED:
+            self._plain[matrix] = tensor.detach().clone()
         else:
             code = int4_linear.coded_groups if self._has_4_bits(self._groups[matrix]) else int8_linear.coded_rows
             self._coded[matrix] = code(tensor)
@@ -92,8 +100,13 @@ class MatrixPlacer:
         names = [name for name, _ in group.linears]
         if any(self._awaited[name] for name in names):
             return
-        pairs = [self._coded.pop(name) for name in names]
         biases = [self._biases.pop(name) for name in names if name in self._biases]
+        if self._kind == PACKED:
+            parts = [self._plain.pop(name) for name in names]
+            weight = (torch.cat(parts) if len(parts) > 1 else parts[0]).float()
+            group.put_in_place(packed_rows(weight, torch.cat(biases) if biases else None))
+            return
+        pairs = [self._coded.pop(name) for name in names]
         codes, scales = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pairs, strict=True))
         linear = int4_linear.Int4Linear if self._has_4_bits(group) else int8_linear.Int8Linear
         group.put_in_place(linear(codes, scales, torch.cat(biases) if biases else None))
@@ -103,15 +116,40 @@ class MatrixPlacer:
         return self._kind == "int4" and not (is_head and int8_linear.available())
 
 
+class PlainRows(torch.nn.Module):
+    """Stands where a `torch.nn.Linear` stood whose weights fp16 cannot hold."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight, self.bias = weight, bias  # no buffer: transformers fills those anew after loading
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(rows, self.weight, self.bias)
+
+
+def packed_rows(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.nn.Module:
+    """Return what multiplies by `weight` fp32 [out, in]: packed in fp16, unless a number is too large for that."""
+    return PackedLinear.of(weight, bias) if packable(weight) else PlainRows(weight, bias)
+
+
 def finish(decoder: Any) -> Any:
-    """Widen all else to fp32, but for the word table."""
+    """Widen all else to fp32, but for the word table.
+
+    A table that scales what it gives out would round it in 16 bits; it is widened beside packed matrices.
+    """
     words = decoder.get_input_embeddings()
+    narrow = type(words) is torch.nn.Embedding or not _is_packed(decoder)
     for parameter in decoder.parameters():
-        parameter.data = parameter.data if parameter is words.weight else parameter.data.float()
+        parameter.data = parameter.data if narrow and parameter is words.weight else parameter.data.float()
     if words.weight.dtype is not torch.float32:
         decoder.set_input_embeddings(NarrowEmbedding(words))
     release_unused(torch.device("cpu"))
     return decoder
+
+
+def _is_packed(decoder: torch.nn.Module) -> bool:
+    return any(isinstance(part, PackedLinear) for part in decoder.modules())
 
 
 def is_available(kind: str) -> bool:
@@ -129,7 +167,9 @@ def check_cpu(kind: str) -> None:
 
 
 def check_matrices(module: Any, kind: str) -> None:
-    """Raise UnsupportedModel for weights that are no plain matrices, which may lie on the meta device."""
+    """Raise UnsupportedModel for weights that have no form of this kind; they may lie on the meta device."""
+    if kind == PACKED:
+        return
     others = sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 2)
     if others > sum(parameter.numel() for parameter in module.parameters()) // 2:
         raise UnsupportedModel(
@@ -147,13 +187,16 @@ def check_matrices(module: Any, kind: str) -> None:
 
 
 def coded_weights(module: Any) -> int:
-    """Weights that are coded, a tied output matrix left out: it is that of the word table."""
+    """Weights that are coded or packed, with biases; a tied output matrix left out: it is that of the word table."""
     tied = getattr(module.config, "tie_word_embeddings", False)
     shared = {id(part.beside): part.beside.whole for part in module.modules() if isinstance(part, PackedPart)}
     rows = [
         part
         for part in (*module.modules(), *shared.values())
-        if isinstance(part, int8_linear.Int8Linear | int4_linear.Int4Linear)
+        if isinstance(part, int8_linear.Int8Linear | int4_linear.Int4Linear | PackedLinear | PlainRows)
+        and not isinstance(part, PackedPart)
     ]
     head = module.get_output_embeddings() if tied else None
-    return sum(part.in_features * part.out_features for part in rows if part is not head)
+    weights = sum(part.in_features * part.out_features for part in rows if part is not head)
+    alone = (part.bias for part in module.modules() if part in rows)
+    return weights + sum(bias.numel() for bias in alone if bias is not None and type(bias) is torch.Tensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.writing.contrasts import contradicts
+from desk_rag.answering.writing.contrasts import contradicts, swapped
 
 PASSAGE = (
     "The stove was swept in March.",
@@ -56,3 +56,42 @@ def test_a_reversed_word(claim: str, passage: str) -> None:
 )
 def test_what_agrees(claim: str, core: int) -> None:
     assert not contradicts(claim, PASSAGE[core], TEXT, PASSAGE)
+
+
+@pytest.mark.parametrize(
+    ("claim", "passage"),
+    [
+        ("Beans: 21 kilograms", "We had 38 kilograms of tomatoes, 21 kilograms of potatoes and 9 kilograms of beans."),
+        ("Gregor Pohl took over the file from Wilma Sand.", "Ask Wilma Sand, who has taken the file from Gregor Pohl."),
+        ("The bill was 4,900 instead of 5,180 crowns.", "It comes to 5,180 crowns instead of the 4,900 estimated."),
+        ("Solveig Dahl is treasurer now.", "Ines Okafor is treasurer now, Leif Anders gives the chair to Solveig Dahl."),
+    ],
+)
+def test_a_fact_in_the_place_of_another_is_noticed(claim: str, passage: str) -> None:
+    assert swapped(claim, passage)
+
+
+@pytest.mark.parametrize(
+    ("claim", "passage"),
+    [
+        ("Beans: 9 kilograms", "We had 38 kilograms of tomatoes, 21 kilograms of potatoes and 9 kilograms of beans."),
+        ("Wilma Sand took over the file from Gregor Pohl.", "Ask Wilma Sand, who has taken the file from Gregor Pohl."),
+        ("At weekends a boat is kept for three hours.", "A boat is kept four hours on weekdays and three at weekends."),
+        ("Class 6b travels from 11 to 15 May.", "From Monday 11 May to Friday 15 May class 6b goes to the island Hollsay."),
+        ("Mabel Tarrant has been a member since 2011.", "Name: Mabel Tarrant; Member since: 2011; Fee: 25"),
+    ],
+)
+def test_a_fact_in_its_own_place_is_not_doubted(claim: str, passage: str) -> None:
+    assert not swapped(claim, passage)
+
+
+@pytest.mark.parametrize(
+    ("claim", "passage"),
+    [
+        ("Without a service the guarantee is void.", "The boiler must be serviced, otherwise the guarantee is void."),
+        ("There is not enough pressure.", "The pressure is too low."),
+        ("Larch is used, not spruce.", "Larch is used rather than spruce."),
+    ],
+)
+def test_words_that_mean_not_agree_with_it(claim: str, passage: str) -> None:
+    assert not contradicts(claim, passage, passage, (passage,))

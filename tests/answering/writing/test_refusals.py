@@ -22,8 +22,12 @@ REFUSALS = {
         "No information about the piano is provided in the documents.",
         "The context doesn't specify the tuning date.",
         "I was unable to locate any reference to a piano.",
+        "None of the passages says who tuned it.",
+        "This isn't something the material covers.",
+        "There's nothing in what you've shared about a piano.",
     ],
     "de": [
+        "Leider lässt sich das den Textstellen nicht entnehmen.",
         "Die Dokumente enthalten keine Informationen über das Klavier.",
         "In den Dokumenten wird das Klavier nicht erwähnt.",
         "Das steht nicht in den Dokumenten.",
@@ -33,6 +37,7 @@ REFUSALS = {
         "Aus den vorliegenden Texten geht das nicht hervor.",
     ],
     "fr": [
+        "Désolé, mais les extraits fournis ne précisent pas qui l'a fait.",
         "Les documents ne mentionnent pas le piano.",
         "Je n'ai pas trouvé cette information dans les documents.",
         "Je ne trouve pas la réponse.",
@@ -41,6 +46,7 @@ REFUSALS = {
         "Je ne peux pas répondre à cette question.",
     ],
     "es": [
+        "Lo siento, en los fragmentos no aparece quién es.",
         "Los documentos no mencionan el piano.",
         "No he podido encontrar esa información en los documentos.",
         "No se menciona en los documentos.",
@@ -48,6 +54,7 @@ REFUSALS = {
         "Lo siento, pero los textos no contienen esa información.",
     ],
     "it": [
+        "Nei brani forniti non viene indicato il nome.",
         "I documenti non menzionano il pianoforte.",
         "Non ho trovato questa informazione nei documenti.",
         "Non ci sono informazioni sul pianoforte.",
@@ -55,6 +62,7 @@ REFUSALS = {
         "I testi forniti non contengono questa informazione.",
     ],
     "nl": [
+        "Dat wordt in de fragmenten helaas niet vermeld.",
         "De documenten bevatten geen informatie over de piano.",
         "Ik kon dat niet vinden in de documenten.",
         "Er is geen informatie over de piano.",
@@ -62,6 +70,7 @@ REFUSALS = {
         "Ik kan deze vraag niet beantwoorden.",
     ],
     "pt": [
+        "Infelizmente, os trechos não informam quem é.",
         "Os documentos não mencionam o piano.",
         "Não encontrei essa informação nos documentos.",
         "Não há informações sobre o piano.",
@@ -69,6 +78,7 @@ REFUSALS = {
         "Os textos não contêm essa informação.",
     ],
     "sv": [
+        "Tyvärr framgår det inte av utdragen vem som är det.",
         "Dokumenten nämner inte pianot.",
         "Jag kunde inte hitta det i dokumenten.",
         "Det finns ingen information om pianot.",
@@ -76,6 +86,7 @@ REFUSALS = {
         "Jag kan inte svara på frågan.",
     ],
     "da": [
+        "Det fremgår desværre ikke af uddragene, hvem det er.",
         "Dokumenterne nævner ikke klaveret.",
         "Jeg kunne ikke finde det i dokumenterne.",
         "Der er ingen oplysninger om klaveret.",
@@ -83,6 +94,7 @@ REFUSALS = {
         "Jeg kan ikke svare på spørgsmålet.",
     ],
     "pl": [
+        "Niestety, podane fragmenty nie zawierają tej informacji.",
         "Dokumenty nie zawierają informacji o pianinie.",
         "Nie znalazłem tego w dokumentach.",
         "Nie mogę odpowiedzieć na to pytanie.",

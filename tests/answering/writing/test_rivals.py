@@ -58,3 +58,40 @@ def test_a_swapped_fact_is_doubted(right: str, swapped: str, monkeypatch: pytest
     assert checker.check(swapped).support is Support.UNSUPPORTED
     monkeypatch.setattr(facts, "rivals", lambda *_: [])
     assert checker.check(swapped).support is Support.SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        ("Since September 2025 it is closed.", "Minutes of 2025-09-09: it is closed."),
+        ("It was flooded in 1958.", "It was flooded in the spring of fifty-eight."),
+        ("It was flooded in 1958.", "ask gran about the flood of '58"),
+        ("Breakfast is at 7:30.", "Breakfast is at half past seven."),
+        ("The train comes at 16:00.", "I come with the four o'clock train."),
+        ("Elle coûte 23 400 couronnes.", "It costs 23,400 crowns."),
+    ],
+)
+def test_a_fact_is_known_in_the_form_of_the_passage(claim: str, text: str) -> None:
+    assert not facts.missing(facts.facts(claim), text)
+
+
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        ("It was flooded in 1947.", "It was flooded in the spring of fifty-eight."),
+        ("Breakfast is at 8:30.", "Breakfast is at half past seven."),
+        ("It closed in October 2025.", "Minutes of 2025-09-09: it is closed."),
+        ("Elle coûte 23 500 couronnes.", "It costs 23,400 crowns."),
+    ],
+)
+def test_another_fact_is_not(claim: str, text: str) -> None:
+    assert facts.missing(facts.facts(claim), text)
+
+
+def test_a_date_is_one_fact() -> None:
+    claim = "It ran on 14 October 1987 for 3 hours."
+    joined = facts.whole_dates(claim, facts.facts(claim))
+    assert [fact.text for fact in joined] == ["14 October 1987", "3"]
+    text = "Turned on on 14 October 1987, repaired on 2 May 1990 and on 1991-10-14."
+    assert [text[begin:end] for begin, end in facts.occurrences(joined[0], text)] == ["14 October 1987", "1991-10-14"]
+    assert [text[begin:end] for begin, end in facts.rivals(joined[0], claim, text)] == ["2 May 1990"]

@@ -31,7 +31,7 @@ MOST_PRIMERS = 7
 def _whole(part: object) -> int:
     if isinstance(part, str) or type(part) is int:
         return int(part)
-    raise ValueError(f"'{part}' is no whole number")
+    raise ValueError(f"'{part}' is not a whole number")
 
 
 def rungs_of(value: object) -> tuple[int, ...]:
@@ -41,13 +41,13 @@ def rungs_of(value: object) -> tuple[int, ...]:
     try:
         rungs = tuple(_whole(part) for part in parts) if isinstance(parts, Iterable) else ()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"'{value}' is no list of numbers{example}") from error
+        raise ValueError(f"'{value}' is not a list of numbers{example}") from error
     if not rungs or rungs[0] != 0:
         raise ValueError(f"the first must be 0, a chunk with nothing but the shared prefix before it{example}")
     if list(rungs) != sorted(set(rungs)):
         raise ValueError(f"they must ascend, each number once{example}")
     if rungs[-1] > MOST_PRIMERS:
-        raise ValueError(f"{rungs[-1]} is too many: there are {MOST_PRIMERS} primers{example}")
+        raise ValueError(f"{rungs[-1]} is too many: there are {MOST_PRIMERS} filler passages{example}")
     return rungs
 
 

@@ -218,8 +218,8 @@ class Printer:
         name = clean(str(event.path), single_line=True)
         count = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})"
         detail = count if event.state is FileState.INDEXED else ""
-        said = clean(event.reason.removeprefix(str(event.path)), single_line=True).strip()
-        reason = f": {said}" if said else ""
+        sentence = clean(event.reason.removeprefix(str(event.path)), single_line=True).strip()
+        reason = f": {sentence}" if sentence else ""
         self.line(f"{event.state.value} {name}{detail}{reason}")
 
     def _progress(self, event: StageProgress) -> None:

@@ -107,7 +107,7 @@ def _read_small(
 def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> Iterator[AnswerEvent]:
     """Add the time of the look and what the index lacked to the events of an answer."""
     refusal = NO_ANSWER if not backlog.share else f"{NO_ANSWER.removesuffix('.')} read so far ({backlog.share})."
-    refusal_begin, any_text = "", False  # `held` is the beginning of what may become a refusal
+    refusal_begin, any_text = "", False  # the beginning of what may become a refusal is not passed on yet
     for event in events:
         match event:
             case AnswerText(text=text) if refusal != NO_ANSWER and NO_ANSWER.startswith(refusal_begin + text):

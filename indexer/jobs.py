@@ -53,7 +53,7 @@ class FileJob:
     root: Path
     change: Change
     due: float
-    """In the queue's clock."""
+    """Time in the queue's clock."""
     seen: FileSnapshot | None = None
     """State of the file when the job was queued; None if it did not exist."""
     tries: int = 0
@@ -253,6 +253,7 @@ class JobQueue:
         file, sweep = self._first_file(), self._first_sweep()
         dues = [job.due for job in (file, sweep) if job is not None]
         return min(dues) if dues else None
+
 
 def look(path: Path) -> FileSnapshot | None:
     """Return the present state of the file at `path`; None if it does not exist or is inaccessible."""

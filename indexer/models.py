@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import Settings
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from desk_rag.kv.serving import ServingModel
     from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
+
+
+def check(settings: Settings) -> None:
+    """Check the model as far as possible without loading it, or the libraries. Raises ModelError subclasses."""
+    from desk_rag.model import adapters, weights
+
+    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
+    if settings.model.adapter:
+        adapters.inspect(Path(settings.model.adapter))
 
 
 class Models:

@@ -64,12 +64,12 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
     )
     if not namespaces or (_wants_auxiliary(settings) and not _is_kept(settings, _AUXILIARY)):
         return MissingWork(vectors, kv=True, token_vectors=tokens)
-    rungs = [cast("Namespace", name) for name in namespaces]
+    names = [cast("Namespace", name) for name in namespaces]
     auxiliary = _kept(settings, _AUXILIARY) if _wants_auxiliary(settings) else []
-    store.register_model(rungs, cast("Namespace", auxiliary[0]) if auxiliary else None)
-    rungs += [cast("Namespace", name) for name in auxiliary]
-    kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
-    counts = [store.counts(rung, None) for rung in rungs]
+    store.register_model(names, cast("Namespace", auxiliary[0]) if auxiliary else None)
+    names += [cast("Namespace", name) for name in auxiliary]
+    kv = any(store.chunks_without_kv(name, 1) for name in names)
+    counts = [store.counts(name, None) for name in names]
     full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)
     return MissingWork(vectors, kv, tokens, no_room=full and not kv)
 
@@ -85,7 +85,7 @@ def keep_embedder(settings: Settings, fingerprint: str) -> None:
 
 
 def keep_namespaces(settings: Settings, namespaces: Sequence[str], auxiliary: str | None = None) -> None:
-    """Remember the names of the model's chunk KV under these settings, rung 0 first, and of its auxiliary's."""
+    """Remember the names of the model's chunk KV under these settings, the plain one first, and of its auxiliary's."""
     _keep(settings, _MODEL, [str(namespace) for namespace in namespaces])
     if _wants_auxiliary(settings):
         _keep(settings, _AUXILIARY, [str(auxiliary)] if auxiliary else [])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,9 +24,8 @@ from desk_rag.indexer.names import (
 )
 from desk_rag.ingest import background_prefill, deletions, pipeline
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
-from desk_rag.ingest.progress import Tally
+from desk_rag.ingest.progress import Tally, activity_of
 from desk_rag.sanitize import clean, shown_path
-from desk_rag.store.types import Activity
 
 if TYPE_CHECKING:
     from desk_rag.device_lock import DeviceLock
@@ -71,11 +69,7 @@ class Published:
 
     def _publish(self, progress: StageProgress, current: str) -> None:
         self._published_at = time.monotonic()
-        fields = {name: getattr(progress, name) for name in ("stage", "done", "total", "unit", "rate", "eta_seconds")}
-        activity = Activity(
-            pid=os.getpid(), at=time.time(), **fields, waiting=progress.waiting, current=current, once=True
-        )
-        self._store.publish_activity(activity)
+        self._store.publish_activity(activity_of(progress, current, once=True))
 
 
 class Run:
@@ -190,7 +184,7 @@ class Run:
         if self._parts.store.counts().budget_bytes < int(limits.budget_gib * GIB):
             self._tally.disk_full = True
             self._progress.say(
-                f"Chunk KV: the drive has no room for more beside the {limits.reserve_gib:g} GiB that stay free "
+                f"Chunk KV: the drive has no room for more besides the {limits.reserve_gib:g} GiB that stay free "
                 "(`reserve_gib` under [store])."
             )
         else:

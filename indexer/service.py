@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -26,15 +25,15 @@ from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob, look, set
 from desk_rag.indexer.log import logging_to
 from desk_rag.indexer.machine.clock import ClockJump
 from desk_rag.indexer.machine.idle import IdleGate, describe_pause
-from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard
+from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard, without_numbers
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
+from desk_rag.ingest.progress import activity_of
 from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
-from desk_rag.store.types import Activity
 
 _log = logging.getLogger(__name__)
 
@@ -329,22 +328,8 @@ class Service:
         return AT_REST, "", idle_since
 
     def _publish(self, progress: StageProgress, current: str, idle_since: float | None) -> None:
-        self._store.publish_activity(
-            Activity(
-                pid=os.getpid(),
-                at=time.time(),
-                stage=progress.stage,
-                done=progress.done,
-                total=progress.total,
-                unit=progress.unit,
-                rate=progress.rate,
-                eta_seconds=progress.eta_seconds,
-                waiting=progress.waiting,
-                current=current,
-                notices=tuple((notice.subject, notice.sentence, notice.remedy) for notice in self.notices()),
-                idle_since=idle_since,
-            )
-        )
+        notices = tuple((notice.subject, notice.sentence, notice.remedy) for notice in self.notices())
+        self._store.publish_activity(activity_of(progress, current, notices=notices, idle_since=idle_since))
 
     # Events
 
@@ -371,8 +356,8 @@ class Service:
             return not self._board.post(event)
         if isinstance(event, StageProgress):
             before = self._last_waiting.get(event.stage, "")
-            self._last_waiting[event.stage] = _without_numbers(event.waiting)
-            return bool(event.waiting) and before == _without_numbers(event.waiting)
+            self._last_waiting[event.stage] = without_numbers(event.waiting)
+            return bool(event.waiting) and before == without_numbers(event.waiting)
         if isinstance(event, IndexFinished):
             return False
         if isinstance(event, FileEvent):
@@ -392,7 +377,3 @@ def outermost(folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the folders as absolute paths, without duplicates and without folders inside another."""
     absolute = list(dict.fromkeys(folder.absolute() for folder in folders))
     return tuple(folder for folder in absolute if not any(other in folder.parents for other in absolute))
-
-
-def _without_numbers(reason: str) -> str:
-    return "".join(letter for letter in reason if not letter.isdigit())

@@ -169,8 +169,9 @@ def test_rungs_may_be_a_list_or_words(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [("[1, 3]", "first must be 0"), ("[]", "first must be 0"), ("[0, 3, 1]", "ascend"), ('"0,0"', "ascend"),
-     ("[0, 8]", "8 is too many: there are 7 primers"), ('"0;1"', "no list of numbers"), ("3", "first must be 0"),
-     ("[0, 1.5]", "no list of numbers"), ("[false, true]", "no list of numbers")],
+     ("[0, 8]", "8 is too many: there are 7 filler passages"), ('"0;1"', "not a list of numbers"),
+     ("3", "first must be 0"),
+     ("[0, 1.5]", "not a list of numbers"), ("[false, true]", "not a list of numbers")],
 )  # fmt: skip
 def test_rungs_that_make_no_ladder_are_refused(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "config.toml"

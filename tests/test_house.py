@@ -70,13 +70,20 @@ def test_docstrings_say_what_a_thing_is() -> None:
     """No fragment that parses only with the name above it, and no list of what a module knows."""
     fragments = re.compile(r'"""Of [a-z`]|\bKnows [^.]*; knows ')
     questions = re.compile(r'"""(?:How|What|Where|Whether|Which|Who|When) ')
-    rooms = ("kv", "documents", "store/catalog", "model", "finetune")
+    places = re.compile(r'"""(?:As|At|Behind|By|For|From|In|Most|On|Per|To|Why|With) [a-z`\[(]')
+    tidy = ("kv", "store", "ingest", "retrieval", "cli", "finetune", "bench", "indexer")
+    rooms = {questions: ("documents", "model", *tidy), places: tidy}
+
+    def applies(pattern: re.Pattern[str], file: Path) -> bool:
+        folders = (base / room for room in rooms.get(pattern, ()) for base in (ROOT / "desk_rag", ROOT))
+        return pattern is fragments or any(file.is_relative_to(folder) for folder in folders)
+
     wrong = [
         f"{file.relative_to(ROOT)}: {match.group()}"
         for package in ("desk_rag", "indexer", "tui", "tests")
         for file in (ROOT / package).rglob("*.py")
-        for pattern in (fragments, questions)
-        if pattern is fragments or any(file.is_relative_to(ROOT / "desk_rag" / room) for room in rooms)
+        for pattern in (fragments, questions, places)
+        if applies(pattern, file)
         for match in pattern.finditer(file.read_text(encoding="utf-8"))
         if file != Path(__file__).resolve()
     ]

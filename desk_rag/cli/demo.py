@@ -76,7 +76,7 @@ def _run(arguments: list[str]) -> int:
     if data.exists() or data.is_symlink():
         _clear(data)
     settings = Settings(data_dir=data)
-    print(f"Index and chunk KV of this demo go to {shown_path(data)}, which is made anew each time.")
+    print(f"Index and chunk KV of this demo go to {shown_path(data)}, which is created again each time.")
     progress = out.Progress(sys.stderr, [documents])
     progress.passing("loading the model …")
     from desk_rag.answering.opening import open_engine

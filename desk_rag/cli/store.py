@@ -131,8 +131,8 @@ def _tokens_line(counts: Counts, *, is_room: bool) -> str:
     if counts.with_tokens >= counts.with_vectors:
         return line
     if is_room:
-        return f"{line}; the rest is made while nothing else is to do"
-    return f"{line}; the drive has no room for more beside what is to stay free (`reserve_gib` under [store])"
+        return f"{line}; the rest is made when there is nothing else to do"
+    return f"{line}; the drive has no room for more besides its reserve (`reserve_gib` under [store])"
 
 
 def _daily_limit(settings: Settings) -> str:

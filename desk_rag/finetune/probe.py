@@ -66,7 +66,7 @@ def probe(model: LanguageModel, contexts: Sequence[tuple[Context, Context]], tex
 
 
 def change_percent(before: float | None, after: float | None) -> float | None:
-    """By how much a loss rose, in percent of what it was."""
+    """Return by how much a loss rose, in percent of what it was."""
     if before is None or after is None:
         return None
     return 100 * (after - before) / before
@@ -88,7 +88,7 @@ def change_error(before: Sequence[float], after: Sequence[float]) -> float | Non
 
 
 def _evenly(windows: list[Island]) -> list[Island]:
-    """At most `_MOST_WINDOWS`, the same distance apart: the first ones would be those of the first text."""
+    """Draw at most `_MOST_WINDOWS` at equal distances, so that every text is represented."""
     count = min(len(windows), _MOST_WINDOWS)
     return [windows[number * len(windows) // count] for number in range(count)]
 

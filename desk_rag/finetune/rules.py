@@ -34,7 +34,7 @@ class FolderChunk:
 
 
 def make_samples(chunks: Iterable[FolderChunk], seed: int = 0, per_chunk: int = 6) -> list[Sample]:
-    """At most `per_chunk` questions to every chunk, different ones each; chunks that give none are left out.
+    """Make at most `per_chunk` different questions for every chunk; chunks that give none are left out.
 
     The same chunks in the same order and the same seed give the same questions.
     """

@@ -196,10 +196,10 @@ def check_out(out: Path, *, resume: bool) -> None:
         raise ConfigError(
             f"{out} holds a run that was not finished.", remedy="Add --resume to go on, or give another --out."
         )
-    taken = [] if resume or not out.is_dir() else would_be_replaced(out)
-    if taken:
+    replaceable = [] if resume or not out.is_dir() else would_be_replaced(out)
+    if replaceable:
         raise ConfigError(
-            f"{out} holds '{taken[0].name}', which a result could replace.",
+            f"{out} holds '{replaceable[0].name}', which a result could replace.",
             remedy="Give a new or empty directory as --out.",
         )
     try:

@@ -27,7 +27,7 @@ from desk_rag.finetune.settings import TrainSettings
 from desk_rag.model.prompt import PromptFormat
 
 _MOST_CONTEXTS = 64
-"""Per row, however short they are."""
+"""Maximum contexts per row, however short they are."""
 
 
 @dataclass(frozen=True, slots=True)

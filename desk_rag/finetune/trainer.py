@@ -72,12 +72,12 @@ class TrainProgress:
     """Mean loss of the step, in nats; of answers their tokens' mean negative log likelihood."""
     learning_rate: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm before clipping."""
     tokens_per_second: float
     """Tokens in rows, padding included, since this process began to train."""
     eta_seconds: float
     device_mib: float
-    """Most memory of the GPU so far; 0 on a CPU."""
+    """Peak memory of the GPU so far; 0 on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,8 @@ def _step(
     # Before the step: a gradient that is no number would go into the weights, and from there into a checkpoint.
     if not math.isfinite(mean) or not math.isfinite(norm):
         raise DeskRagError(
-            f"The loss or gradient of step {step + 1} is no number.",
-            remedy="Start anew with a lower --learning-rate and another --out.",
+            f"The loss or gradient of step {step + 1} is not a number.",
+            remedy="Start again with a lower --learning-rate and another --out.",
         )
     groups: list[dict[str, Any]] = optimizer.param_groups
     for group in groups:

@@ -1,1 +1,1 @@
-"""From a changed file to text, vectors and chunk KV in the store. `indexer` decides when."""
+"""Turn changed files into text, vectors and chunk KV in the store; `indexer` decides when."""

@@ -1,7 +1,7 @@
 """Prefill chunks that have no KV on disk, one after the other, giving way to answers.
 
-The store decides the order: wanted, most used, most recent. Prefix variants follow one after the other, so that every
-chunk has one KV before any gets a second. The auxiliary model's chunk KV comes last.
+The store decides the order: requested, most used, most recent. Prefix variants follow one after the other, so that
+every chunk has one KV before any gets a second. The auxiliary model's chunk KV comes last.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _BATCH = 8
 """Chunks taken from the catalog at a time, after which their order is queried again."""
 _GIVE_UP = 3
 """Consecutive chunks that may fail before the stage ends."""
+_WAIT_POLL = 0.5
+"""Seconds between two checks whether background work may run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,10 @@ class PrefillTask:
     """One chunk to prefill behind one prefix variant."""
 
     chunk: PendingChunk
-    rung: PrefixVariant
+    variant: PrefixVariant
     serving: ServingModel
     """The model that reads it."""
 
-
-_WAIT_POLL = 0.5
-"""Seconds between two checks whether background work may run again."""
 
 
 class ChunkPrefiller:
@@ -53,30 +52,30 @@ class ChunkPrefiller:
 
     def __init__(self, store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool]) -> None:
         self._store, self._turn, self._stop = store, turn, stop
-        self._rungs = [(serving, variant) for variant in serving.prefix_variants.variants]
+        self._variants = [(serving, variant) for variant in serving.prefix_variants.variants]
         if serving.auxiliary is not None and serving.auxiliary_namespace is not None:
-            self._rungs.append((serving.auxiliary, serving.auxiliary.prefix_variants.variants[0]))
+            self._variants.append((serving.auxiliary, serving.auxiliary.prefix_variants.variants[0]))
         self._queue: list[PrefillTask] = []
-        self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for _, rung in self._rungs}
+        self._passed_over: dict[Namespace, set[ChunkId]] = {each.namespace: set() for _, each in self._variants}
         self._in_a_row = 0
         self.disk_full = False
         """True once `warm` ended because the disk has no room."""
 
     def next(self) -> PrefillTask | None:
-        """Return the most urgent chunk of the lowest rung that has one pending.
+        """Return the most urgent chunk of the first variant that lacks one.
 
         The catalog is queried again every few chunks, so that new chunks and those just asked about come first.
         """
         if not self._queue:
-            self._queue = next(filter(None, (self._pending(*rung) for rung in self._rungs)), [])
+            self._queue = next(filter(None, (self._pending(*each) for each in self._variants)), [])
         return self._queue[-1] if self._queue else None
 
-    def _pending(self, serving: ServingModel, rung: PrefixVariant) -> list[PrefillTask]:
-        """Return the next few tasks of this rung, the most urgent last."""
-        passed_over = self._passed_over[rung.namespace]
-        pending = self._store.chunks_without_kv(rung.namespace, _BATCH + len(passed_over))
+    def _pending(self, serving: ServingModel, variant: PrefixVariant) -> list[PrefillTask]:
+        """Return the next few tasks of one variant, the most urgent last."""
+        passed_over = self._passed_over[variant.namespace]
+        pending = self._store.chunks_without_kv(variant.namespace, _BATCH + len(passed_over))
         fresh = [chunk for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH]
-        return [PrefillTask(chunk, rung, serving) for chunk in reversed(fresh)]
+        return [PrefillTask(chunk, variant, serving) for chunk in reversed(fresh)]
 
     def warm(self, task: PrefillTask) -> str | None:
         """Prefill and store one chunk.
@@ -102,7 +101,7 @@ class ChunkPrefiller:
             _log.warning("chunk %s cannot be prefilled (%s)", task.chunk.chunk_id, type(error).__name__)
             return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
         if not admitted:
-            # The store offers it again once it has been asked for often enough.
+            # The store offers it again once it has been retrieved often enough.
             self._leave(task)
         self._queue.pop()
         self._in_a_row = 0
@@ -117,10 +116,10 @@ class ChunkPrefiller:
         token_ids = task.serving.model.prompt.chunk_ids(task.chunk.text)
         began = time.monotonic()
         with self._turn.prefilling():
-            chunk_kv = prefill_chunk(task.serving.model, task.rung.prefix, token_ids, stop=self._give_way)
+            chunk_kv = prefill_chunk(task.serving.model, task.variant.prefix, token_ids, stop=self._give_way)
         seconds = time.monotonic() - began
         quantized = quantize(chunk_kv, task.serving.scheme)
-        key = kv_key(task.rung.namespace, token_ids)
+        key = kv_key(task.variant.namespace, token_ids)
         return self._store.put_kv(key, quantized, [task.chunk.chunk_id], seconds)
 
     def _give_way(self) -> bool:
@@ -133,9 +132,9 @@ class ChunkPrefiller:
         return reason if self._in_a_row >= _GIVE_UP else ""
 
     def _leave(self, task: PrefillTask) -> None:
-        """Pass over this chunk for now, on this rung and on those above it."""
-        namespaces = [rung.namespace for _, rung in self._rungs]
-        for namespace in namespaces[namespaces.index(task.rung.namespace) :]:
+        """Pass over this chunk for now, for this variant and all that follow."""
+        namespaces = [variant.namespace for _, variant in self._variants]
+        for namespace in namespaces[namespaces.index(task.variant.namespace) :]:
             self._passed_over[namespace].add(task.chunk.chunk_id)
 
 
@@ -148,12 +147,11 @@ def warm_pending(
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; yields one event per chunk, and two per second while waiting.
 
-    Of an auxiliary model the same chunks follow, as far as the budget has room beside all others.
-
-    Yields to an answer, and to `stop`, within one layer; the interrupted chunk starts again. Ends with a reason in
-    `waiting` if the disk is full or several chunks in a row fail. Every chunk gets its plain KV first and is warm from
-    then on; progress counts the KVs of all prefix variants. `may_run` is asked before every chunk and returns '' or
-    the reason to wait. Raises StoreError if the catalog cannot be written.
+    Every chunk gets its plain KV first and is warm from then on; progress counts the KVs of all prefix variants. The
+    same chunks follow for an auxiliary model, as far as the budget has room left. Gives way to an answer, and to
+    `stop`, within one layer; the interrupted chunk starts again. Ends with a reason in `waiting` if the disk is full or
+    several chunks in a row fail. `may_run` is asked before every chunk and returns '' or the reason to wait. Raises
+    StoreError if the catalog cannot be written.
     """
     variants, auxiliary = serving.prefix_variants, serving.auxiliary_namespace
     store.register_model(variants.namespaces, auxiliary)
@@ -180,7 +178,7 @@ def warm_pending(
             return
         done += 1
         total = max(total, done)
-        is_upper = task.rung.count > 0 or task.serving is not serving
+        is_upper = task.variant.count > 0 or task.serving is not serving
         yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=is_upper)
 
 

@@ -64,7 +64,7 @@ def gaps(store: Store, under: Sequence[Path]) -> list[Gap]:
         if fault.path is None:
             known.append(Gap(f"{fault.what} Answers may lack something", "desk-rag verify --repair"))
         elif _overlap(fault.path, under):
-            remedy = "desk-rag index on its folder reads it anew."
+            remedy = "desk-rag index on its folder reads it again."
             known.append(Gap(f"The index entry of {fault.path} is damaged and left out", remedy))
     for run in store.unfinished_runs():
         if run.root is None or _overlap(run.root, under):
@@ -82,7 +82,8 @@ def gaps(store: Store, under: Sequence[Path]) -> list[Gap]:
 def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
     """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
     known = gaps(store, under)
-    sentences = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
+    sentence = "The index entry of {} was damaged; the file was read again for this answer."
+    sentences = [sentence.format(path) for path in repaired]
     if store.is_lost:
         sentences.append(_sentence(catalog_lost(store.root)))
     return (*sentences, *(f"{gap.sentence}: {gap.remedy}" for gap in known))

@@ -16,7 +16,7 @@ class FileEvent:
     state: FileState
     chunks: int = 0
     reason: str = ""
-    """Why it was skipped or failed, as a sentence with the remedy."""
+    """Reason why it was skipped or failed, as a sentence with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StageProgress:
     eta_seconds: float | None
     """None while unknown."""
     waiting: str = ""
-    """Why the stage waits: 'the GPU is busy (43 %)', 'on battery', 'paused'; empty while it runs."""
+    """Reason why the stage waits: 'the GPU is busy (43 %)', 'on battery', 'paused'; empty while it runs."""
     upper: bool = False
     """The last unit was a further KV of a chunk that was already warm (kv/prefix_variants/variants.py)."""
     disk_full: bool = False
@@ -91,7 +91,7 @@ class IndexFinished:
     vectors: int = 0
     """Made in this run."""
     chunk_kvs: int = 0
-    """Made in this run, several per chunk where there are several rungs."""
+    """Chunk KVs made in this run, one per chunk and prefix variant."""
     disk_full: bool = False
     """Vectors or chunk KV are missing because the disk has no room."""
     beginnings: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Protocol
 
 from desk_rag.documents.status import FileState, IndexStage, is_beginning_only
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
+from desk_rag.store.types import Activity
 
 _SETTLED_SECONDS = 2.0
 """Time that must have been measured before the time left is said: a first guess that jumps helps nobody."""
@@ -119,6 +121,32 @@ class Tally:
             disk_full=self.disk_full,
             beginnings=self.beginnings,
         )
+
+
+def activity_of(
+    progress: StageProgress,
+    current: str,
+    *,
+    notices: tuple[tuple[str, str, str], ...] = (),
+    idle_since: float | None = None,
+    once: bool = False,
+) -> Activity:
+    """Return the activity of this process, as other processes see it; `current` is the name of the file being read."""
+    return Activity(
+        pid=os.getpid(),
+        at=time.time(),
+        stage=progress.stage,
+        done=progress.done,
+        total=progress.total,
+        unit=progress.unit,
+        rate=progress.rate,
+        eta_seconds=progress.eta_seconds,
+        waiting=progress.waiting,
+        current=current,
+        notices=notices,
+        idle_since=idle_since,
+        once=once,
+    )
 
 
 class ProgressDisplay(Protocol):

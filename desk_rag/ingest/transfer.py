@@ -50,7 +50,7 @@ class Copied:
     caches_without_text: int = 0
     """KV files whose chunks are in no document of the target."""
     damaged: tuple[str, ...] = ()
-    """Why a KV file was not copied, a sentence each."""
+    """Sentences that say why a KV file was not copied."""
     copied_bytes: int = 0
 
 

@@ -148,7 +148,7 @@ class SlabRows:
 
     def __init__(self, model: LanguageModel, rows: int, capacity: int) -> None:
         self.layers = _layers(model, rows, capacity)
-        """With slabs [rows, H, capacity, D]."""
+        """Layers with slabs [rows, H, capacity, D]."""
         self.caches = [
             SlabCache.over(
                 [SlabLayer(layer.key_slab[row : row + 1], layer.value_slab[row : row + 1]) for layer in self.layers]

@@ -23,7 +23,7 @@ class RotaryTables:
     """cos and sin for every position, on the model's device."""
 
     cos: tuple[torch.Tensor, ...]
-    """Per distinct table fp32 [positions, R / 2], attention scaling included; R may be less than head_dim."""
+    """One fp32 [positions, R / 2] per distinct table, attention scaling included; R may be less than head_dim."""
     sin: tuple[torch.Tensor, ...]
     table_of_layer: tuple[int, ...]
     """Index of each layer's table; models with local and global layers have two tables, layers without position one

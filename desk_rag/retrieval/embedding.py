@@ -313,7 +313,7 @@ def _device(settings: ModelSettings) -> str:
 
 
 def _packed_for_short_texts(module: SentenceTransformer) -> SentenceTransformer:
-    """On a CPU, copy `module` with matrices packed for few rows; elsewhere return `module`.
+    """Copy `module` with matrices packed for few rows, on a CPU; elsewhere return `module`.
 
     The copy shares everything but the matrices, which take at most half as much memory as the original's.
     """

@@ -37,7 +37,7 @@ class ChunkEncodings:
     vectors: NDArray[np.float32]
     """Unit length, [texts, dim]."""
     signs: tuple[NDArray[np.uint8], ...] | None = None
-    """Per text the signs of its word pieces' vectors, [pieces, dim / 8]; None as for questions."""
+    """Signs of the word pieces' vectors of each text, [pieces, dim / 8]; None as for questions."""
 
 
 def pack_signs(tokens: NDArray[np.float32]) -> NDArray[np.uint8]:

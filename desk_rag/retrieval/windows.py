@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 WINDOW_RULE = "balanced windows between words, mean weighted by word pieces/1"
-"""How the windows' vectors become a chunk's; part of the fingerprint, since another rule gives other vectors."""
+"""Name of the rule that makes a chunk's vector of its windows'; part of the fingerprint, since another gives others."""
 
 
 @dataclass(frozen=True, slots=True)

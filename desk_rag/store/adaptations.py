@@ -1,4 +1,4 @@
-"""What `desk-rag adapt` measured and learned, one file per namespace beside the model's record."""
+"""Results of `desk-rag adapt`: what it measured and learned, one file per namespace beside the model's record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Adaptation:
 
     shift: PlaceShift
     facts: dict[str, Any]
-    """With `kept`: whether the shift is used, or only the measurement was worth storing."""
+    """Measurements and verdict; `kept` says whether the shift is used or only the measurement was stored."""
     nbytes: int
 
 

@@ -160,7 +160,7 @@ class StoreHealth:
         self._sweep.run()
 
     def check_beside_answer(self) -> None:
-        """As `check_some`, in any process, until it has seen everything once; then again after an hour."""
+        """Call `check_some`, in any process, until everything was checked once; then again after an hour."""
         self._sweep.run_beside_answer()
 
     def faults(self) -> tuple[Fault, ...]:

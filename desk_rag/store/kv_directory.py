@@ -38,7 +38,7 @@ class KVDirectory:
         self._checked = not away
         self._closed = bool(away) and (writer or layout.kv_dir is None)
         self.away = away
-        """Why chunk KV was unavailable when the store was opened, as a sentence; "" if it was available."""
+        """Reason why chunk KV was unavailable when the store was opened, as a sentence; "" if it was available."""
 
     def why_away(self) -> str:
         """Return why chunk KV is unavailable now, as a sentence; "" if it is available."""

@@ -144,7 +144,7 @@ class Store(StoreHealth):
 
     @property
     def kv_away(self) -> str:
-        """Why stored chunk KV is unavailable now, as a sentence; "" if it is available."""
+        """Reason why stored chunk KV is unavailable now, as a sentence; "" if it is available."""
         return self._maintenance.kv.why_away()
 
     # documents ------------------------------------------------------------------------------------------------------
@@ -353,15 +353,11 @@ class Store(StoreHealth):
             self._database.faults.clear()
         return report
 
-    def purge(self, path: Path) -> PurgeReport:
-        """Remove the documents at or below `path` and all that is derived; empty log and quarantine."""
-        return self._purge(path, verify=False)
+    def purge(self, path: Path, *, verify: bool = False) -> PurgeReport:
+        """Remove the documents at or below `path` and all that is derived; empty log and quarantine.
 
-    def purge_verify(self, path: Path) -> PurgeReport:
-        """Purge, then search every file of the store for pieces of the removed text."""
-        return self._purge(path, verify=True)
-
-    def _purge(self, path: Path, *, verify: bool) -> PurgeReport:
+        With `verify`, every file of the store is then searched for pieces of the removed text.
+        """
         from desk_rag.store.maintenance.purge import purge
 
         if self._catalog.is_awaiting_texts():  # it may belong to the purged documents

@@ -32,7 +32,7 @@ class DocumentRow:
     """All zeros if the outcome was recorded without one; equals no real file, so the file is read again."""
     state: FileState
     reason: str
-    """Why it was skipped or failed; for an indexed document, a note for the user."""
+    """Reason why it was skipped or failed; for an indexed document, a note for the user."""
     num_chunks: int
     indexed_at: float
     """Unix time, for display only."""
@@ -74,7 +74,7 @@ class UnfinishedRun:
     at: float
     """Unix time of its start."""
     reason: str
-    """Why it was interrupted, such as 'the disk is full'; "" if unknown."""
+    """Reason for the interruption, such as 'the disk is full'; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

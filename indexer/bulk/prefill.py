@@ -18,7 +18,7 @@ from desk_rag.config import ModelSettings, Settings
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import ConfigError, DeskRagError, StoreFull
-from desk_rag.indexer.bulk.worker import Prefilled, WantedModel, Worker
+from desk_rag.indexer.bulk.worker import ModelSetup, Prefilled, Worker
 from desk_rag.ingest.events import StageProgress
 from desk_rag.ingest.progress import ProgressRate
 from desk_rag.kv.calibration.gate import probe_kv
@@ -84,18 +84,19 @@ class RayPrefill:
         with _connected(self._ray, self._address):
             chunks = sum(store.missing_kv(namespace) for namespace in namespaces)
             most = -(-chunks // _TOGETHER)
-            crew = _Crew(self._ray, self._wanted(serving), most, _CORE_BYTES + 2 * model_bytes(serving.model.module))
+            core_bytes = _CORE_BYTES + 2 * model_bytes(serving.model.module)
+            pool = _WorkerPool(self._ray, self._setups(serving), most, core_bytes)
             try:
-                yield from _Pass(store, namespaces, crew, stop).run()
+                yield from _Pass(store, namespaces, pool, stop).run()
             finally:
-                crew.end()
+                pool.end()
 
-    def _wanted(self, serving: ServingModel) -> list[WantedModel]:
+    def _setups(self, serving: ServingModel) -> list[ModelSetup]:
         settings = self._settings
-        wanted = [_wanted(settings.model, serving)]
+        setups = [_setup(settings.model, serving)]
         if serving.auxiliary is not None and serving.auxiliary_namespace is not None:
-            wanted.append(_wanted(model_settings(settings, settings.answer.auxiliary), serving.auxiliary))
-        return wanted
+            setups.append(_setup(model_settings(settings, settings.answer.auxiliary), serving.auxiliary))
+        return setups
 
 
 def model_bytes(module: Any) -> int:
@@ -103,10 +104,10 @@ def model_bytes(module: Any) -> int:
     return sum(weight.numel() * weight.element_size() for weight in [*module.parameters(), *module.buffers()])
 
 
-def _wanted(settings: ModelSettings, serving: ServingModel) -> WantedModel:
+def _setup(settings: ModelSettings, serving: ServingModel) -> ModelSetup:
     probe = probe_kv(serving.model, serving.prefix)
     namespaces = tuple(serving.prefix_variants.namespaces)
-    return WantedModel(settings, serving.scheme, serving.drift_epoch, probe, namespaces)
+    return ModelSetup(settings, serving.scheme, serving.drift_epoch, probe, namespaces)
 
 
 @contextmanager
@@ -131,10 +132,10 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-class _Crew:
+class _WorkerPool:
     """The workers of a cluster and their tasks."""
 
-    def __init__(self, ray: Any, wanted: Sequence[WantedModel], most: int, core_bytes: int) -> None:
+    def __init__(self, ray: Any, setups: Sequence[ModelSetup], most: int, core_bytes: int) -> None:
         """Start at most `most` workers; `core_bytes` is the memory that one on a processor core reserves."""
         self._ray = ray
         resources = ray.cluster_resources()
@@ -143,9 +144,9 @@ class _Crew:
             options = {"num_gpus": 1}
         else:  # one thread each, or they would take each other's cores
             options = {"num_cpus": 1, "memory": core_bytes}
-            wanted = [replace(one, settings=one.settings.model_copy(update={"threads": 1})) for one in wanted]
+            setups = [replace(each, settings=each.settings.model_copy(update={"threads": 1})) for each in setups]
         self._class = ray.remote(Worker).options(**options)
-        self._wanted = ray.put(list(wanted))
+        self._setups = ray.put(list(setups))
         self._tasks: dict[Any, _Task] = {}
         self._ready: list[Any] = []
         self._deaths = 0
@@ -172,7 +173,7 @@ class _Crew:
         self._tasks[result] = _Task(worker, namespace, chunks)
 
     @property
-    def in_work(self) -> dict[Namespace, set[ChunkId]]:
+    def in_progress(self) -> dict[Namespace, set[ChunkId]]:
         """Chunks that workers have, by namespace."""
         chunks: dict[Namespace, set[ChunkId]] = {}
         for task in self._tasks.values():
@@ -214,7 +215,7 @@ class _Crew:
 
     def _start(self) -> None:
         worker = self._class.remote()
-        self._tasks[worker.load.remote(self._wanted)] = _Task(worker, None, ())
+        self._tasks[worker.load.remote(self._setups)] = _Task(worker, None, ())
 
     def _replace(self, worker: Any, error: Exception) -> None:
         """Start another worker for one that died. Raises DeskRagError if that does not help."""
@@ -238,8 +239,10 @@ def _raised(error: Any) -> Exception:
 class _Pass:
     """One walk over all chunks without KV."""
 
-    def __init__(self, store: Store, namespaces: Sequence[Namespace], crew: _Crew, stop: Callable[[], bool]) -> None:
-        self._store, self._namespaces, self._crew, self._stop = store, namespaces, crew, stop
+    def __init__(
+        self, store: Store, namespaces: Sequence[Namespace], pool: _WorkerPool, stop: Callable[[], bool]
+    ) -> None:
+        self._store, self._namespaces, self._pool, self._stop = store, namespaces, pool, stop
         self._passed_over: dict[Namespace, set[ChunkId]] = {namespace: set() for namespace in namespaces}
 
     def run(self) -> Iterator[StageProgress]:
@@ -248,10 +251,10 @@ class _Pass:
         unit = "chunks" if len(self._namespaces) == 1 else "chunk KVs"
         while not self._stop():
             self._give_out()
-            if not self._crew.in_work and not self._next():
+            if not self._pool.in_progress and not self._next():
                 break
-            finished = self._crew.done()
-            if not self._crew.is_ready:
+            finished = self._pool.done()
+            if not self._pool.is_ready:
                 yield meter.progress(IndexStage.WARM, done, total, unit, "the workers are starting")
             for namespace, chunk, prefilled in finished:
                 try:
@@ -267,16 +270,16 @@ class _Pass:
             yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
 
     def _give_out(self) -> None:
-        while (worker := self._crew.free()) is not None and (chosen := self._next()) is not None:
-            self._crew.give(worker, *chosen)
+        while (worker := self._pool.free()) is not None and (chosen := self._next()) is not None:
+            self._pool.give(worker, *chosen)
 
     def _next(self) -> tuple[Namespace, tuple[PendingChunk, ...]] | None:
         """Return the most urgent chunks of the lowest prefix variant that has some which no worker has."""
-        in_work = self._crew.in_work
+        in_progress = self._pool.in_progress
         for namespace in self._namespaces:
-            taken = self._passed_over[namespace] | in_work.get(namespace, set())
-            pending = self._store.chunks_without_kv(namespace, _TOGETHER + len(taken))
-            fresh = [chunk for chunk in pending if chunk.chunk_id not in taken][:_TOGETHER]
+            excluded = self._passed_over[namespace] | in_progress.get(namespace, set())
+            pending = self._store.chunks_without_kv(namespace, _TOGETHER + len(excluded))
+            fresh = [chunk for chunk in pending if chunk.chunk_id not in excluded][:_TOGETHER]
             if fresh:
                 return namespace, tuple(fresh)
         return None

@@ -20,16 +20,16 @@ from desk_rag.model.loading import load_model
 
 
 @dataclass(frozen=True, slots=True)
-class WantedModel:
-    """A model as the process that stores the results has it."""
+class ModelSetup:
+    """Everything that decides the chunk KV of a model, from the process that stores the results."""
 
     settings: ModelSettings
     scheme: QuantScheme
     drift_epoch: int
     probe: ChunkKV
-    """What it computes for the drift probe."""
+    """Chunk KV that it computes for the drift probe."""
     namespaces: tuple[Namespace, ...]
-    """Those of its prefix variants."""
+    """Namespaces of its prefix variants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Worker:
     def __init__(self) -> None:
         self._loaded: dict[Namespace, tuple[LanguageModel, PrefixVariant, QuantScheme]] = {}
 
-    def load(self, wanted: Sequence[WantedModel]) -> None:
+    def load(self, setups: Sequence[ModelSetup]) -> None:
         """Load models. Raises ModelError; UnsupportedModel for one that computes other chunk KV here."""
-        for one in wanted:
-            self._load(one)
+        for setup in setups:
+            self._load(setup)
 
     def prefill(self, namespace: Namespace, texts: Sequence[str]) -> list[Prefilled]:
         """Return the chunk KV of these texts in a namespace."""
@@ -63,18 +63,18 @@ class Worker:
             done.append(Prefilled(token_ids, kv, time.monotonic() - began))
         return done
 
-    def _load(self, wanted: WantedModel) -> None:
-        model = load_model(wanted.settings)
+    def _load(self, setup: ModelSetup) -> None:
+        model = load_model(setup.settings)
         prefix = prefill_prefix(model)
         variants = build_prefix_variants(
-            model, prefix, wanted.settings.rungs, wanted.scheme, drift_epoch=wanted.drift_epoch
+            model, prefix, setup.settings.rungs, setup.scheme, drift_epoch=setup.drift_epoch
         )
-        if variants.namespaces != wanted.namespaces or drifted(wanted.probe, probe_kv(model, prefix)):
+        if variants.namespaces != setup.namespaces or drifted(setup.probe, probe_kv(model, prefix)):
             raise UnsupportedModel(
                 f"A Ray worker computes other chunk KV with '{model.spec.name}' than this machine.",
                 remedy="Install the same version of desk-rag with the same weights on every machine of the cluster.",
             )
-        self._loaded |= {one.namespace: (model, one, wanted.scheme) for one in variants.variants}
+        self._loaded |= {one.namespace: (model, one, setup.scheme) for one in variants.variants}
 
 
 def on_cpu(kv: QuantizedKV) -> QuantizedKV:

@@ -73,8 +73,10 @@ class Attended:
         Raises ModelError, StoreError, ConfigError.
         """
         self._listen = listen
+        from desk_rag.indexer import models
+
         report("checking the model")
-        _check_model(self._settings)
+        models.check(self._settings)
         report("loading the libraries")
         from desk_rag.answering.serving_model import stored_gates
         from desk_rag.indexer.resident.keeping import answers_meanwhile, make_way
@@ -256,15 +258,6 @@ def is_being_read(store: Store, since: float) -> bool:
     return freshness.is_reading(store) or (is_young(since) and store.activity() is None)
 
 
-def _check_model(settings: Settings) -> None:
-    """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError."""
-    from desk_rag.model import adapters, weights
-
-    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
-    if settings.model.adapter:
-        adapters.inspect(Path(settings.model.adapter))
-
-
 def _open_engine(settings: Settings, folders: Sequence[Path]) -> AnswerEngine:
     """Return an engine that writes to the store unless another process does; files are read while it is loaded."""
     from desk_rag.answering.opening import engine_with
@@ -355,7 +348,7 @@ class Requests:
             case "halt":
                 yield {"halted": attended.halt()}
             case "resume":
-                attended.resume(*values.choice(request))
+                attended.resume(*values.engine_arguments(request))
                 yield {"done": True}
             case "forget":
                 report = attended.forget(Path(str(request["path"])), keep_caches=bool(request["keep_caches"]))

@@ -99,7 +99,7 @@ class AttendedProcess:
         self._sending = threading.Lock()
         self._stopping = threading.Event()
         self._news: Iterator[Message] | None = None
-        """What the process tells from its start on."""
+        """Messages that the process sends from its start on."""
         self.has_ended = False
         """True once the process has ended by itself."""
 
@@ -127,7 +127,7 @@ class AttendedProcess:
             )
         assert self._process.stdin is not None
         with self._process.stdin as stdin, suppress(BrokenPipeError):
-            stdin.write(json.dumps(values.chosen(self._settings, self._folders)).encode())
+            stdin.write(json.dumps(values.engine_fields(self._settings, self._folders)).encode())
         self._news = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
@@ -190,7 +190,7 @@ class AttendedProcess:
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
         """Index these folders with these settings from now on, after `halt`."""
         self._settings, self._folders = settings, tuple(folders)
-        self._do("resume", **values.chosen(settings, folders))
+        self._do("resume", **values.engine_fields(settings, folders))
 
     def forget(self, path: Path, *, keep_caches: bool) -> PurgeReport:
         """Remove what was derived from `path`, after `halt`."""
@@ -294,7 +294,7 @@ def run(descriptor: int) -> None:
     """Answer what comes through the socket `descriptor`, until the UI closes its end or a signal arrives."""
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGTERM, lambda *_: control.shutdown(socket.SHUT_RD))
-    settings, folders = values.choice(json.load(sys.stdin))
+    settings, folders = values.engine_arguments(json.load(sys.stdin))
     attended = Attended(settings, folders)
     server = Server(settings.data_dir, Requests(attended, _leave).handle)
     while True:

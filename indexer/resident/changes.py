@@ -67,7 +67,7 @@ def _purge(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
 def forget(store: Store, path: Path, *, check: bool = False, keep_caches: bool = False) -> PurgeReport:
     """Remove what was derived from `path`; with `keep_caches`, chunk KV stays as long as that of deleted files."""
     if not keep_caches:
-        return store.purge_verify(path) if check else store.purge(path)
+        return store.purge(path, verify=check)
     from desk_rag.store.types import PurgeReport
 
     documents, chunks, *_ = store.remove_documents([row.path for row in store.documents(path)], keep_kv=True)

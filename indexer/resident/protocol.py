@@ -1,4 +1,4 @@
-"""What a resident desk-rag and its clients say to each other: lines over a Unix socket or a named pipe.
+"""Messages between a resident desk-rag and its clients: lines over a Unix socket or a named pipe.
 
 Each message is one line of JSON. A client sends one request; the resident process answers with any number of messages
 and ends with one that has the key `end`, `declined` or `error`. Imports nothing heavy: a client starts in moments.
@@ -116,7 +116,7 @@ def greeting() -> dict[str, object]:
 
 
 class Readable(Protocol):
-    """What lines are read from."""
+    """Source that lines are read from."""
 
     def recv(self, size: int, /) -> bytes: ...
 

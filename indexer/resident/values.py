@@ -128,14 +128,14 @@ def _hints(kind: type) -> dict[str, typing.Any]:
     return typing.get_type_hints(kind)
 
 
-def chosen(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
-    """Return settings and folders as another process is sent them."""
+def engine_fields(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
+    """Return settings and folders as fields of a message; paths are made absolute."""
     absolute = with_absolute_paths(settings)
     return {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
 
 
-def choice(fields: Mapping[str, object]) -> tuple[Settings, list[Path]]:
-    """Return the settings and folders that were sent."""
+def engine_arguments(fields: Mapping[str, object]) -> tuple[Settings, list[Path]]:
+    """Return the settings and folders in the fields of a message (`engine_fields`)."""
     from desk_rag.config import Settings
 
     folders = typing.cast("list[str]", fields["folders"])

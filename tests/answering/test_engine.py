@@ -280,7 +280,7 @@ def test_a_writer_reads_the_file_of_a_damaged_text_anew_and_says_so(engine: Answ
     answer = ask(engine, "To how many euros does the rent rise?")
     assert "915" not in answer.text + "".join(source.text for source in answer.sources)
     assert (answer.text, answer.citations) == (before.text, before.citations)
-    assert len(answer.notices) == 1 and "letter.md was damaged; the file was read anew" in answer.notices[0]
+    assert len(answer.notices) == 1 and "letter.md was damaged; the file was read again" in answer.notices[0]
     assert ask(engine, "To how many euros does the rent rise?").notices == ()
     assert answer_json(answer)["notices"] == list(answer.notices)
 

@@ -246,7 +246,7 @@ def test_a_removed_document_takes_all_of_its_rungs_along(world: World, data: Pat
         files = Counter(file.parent.parent.name for file in (data / "kv").rglob("*.safetensors"))
         assert sorted(files.values()) == [3, 3, 3]
         document = store.documents()[0].path
-        report = store.purge_verify(document)
+        report = store.purge(document, verify=True)
         assert (report.documents, report.chunks, report.kv_files, report.traces) == (1, 1, 3, ())
         assert len(list((data / "kv").rglob("*.safetensors"))) == 6
         assert warm_counts(engine) == (2, 2, 2)

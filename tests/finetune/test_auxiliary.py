@@ -199,10 +199,16 @@ def test_lists_by_layer_are_cut_with_the_layers(tiny_dir: Path) -> None:
 
 
 def test_the_command_says_what_changed(
-    tiny_dir: Path, answering_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_dir: Path,
+    answering_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from desk_rag.cli.training import auxiliary
     from desk_rag.cli.training.finetune import finetune
 
+    monkeypatch.setattr(auxiliary, "RATIOS", (0.2,))
     samples = [
         Sample((f"House {number} has tone{number}.",), (QA(f"Tone of house {number}?", f"tone{number}"),))
         for number in range(14)
@@ -217,7 +223,7 @@ def test_the_command_says_what_changed(
     shown = capsys.readouterr().out
     assert "overlap (Jaccard)" in shown and "nothing recomputed" in shown and 'auxiliary = "' in shown
     rows = [line for line in shown.splitlines() if line.startswith(("random", "first-k", "query", "auxiliary,"))]
-    assert len(rows) == 5
+    assert len(rows) == 5 and "20%" in shown
     for nonsense, message in (
         (["--lora", "4"], "--lora does not go"), (["--full-attention", "0.5"], "--full-attention does not go"),
         (["--layers", "9"], "has 2 layers"),

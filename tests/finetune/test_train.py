@@ -191,7 +191,7 @@ def test_a_gradient_that_is_no_number_reaches_neither_weights_nor_disk(
 
     monkeypatch.setattr(run_module, "make_trainable", broken)
     work = task(tiny_dir, tmp_path / "out", replace(_interrupted, steps=1))
-    with pytest.raises(DeskRagError, match="step 1 is no number"):
+    with pytest.raises(DeskRagError, match="step 1 is not a number"):
         train(work)
     assert all(bool(weight.isfinite().all()) for weight in trained[0].parameters.values())
     assert not list(work.out.rglob("*.safetensors"))

@@ -162,7 +162,7 @@ def ways(root: Path, kv_dir: Path | None = None) -> dict[str, Callable[[], objec
             lambda store: store.remove_document(Path("/home/u/sub/3.md")),
         ),
         "eviction": lambda: with_store(root, kv_dir, 2 * 8192),
-        "purge": lambda: with_store(root, kv_dir, many, lambda store: store.purge_verify(Path("/home/u/sub"))),
+        "purge": lambda: with_store(root, kv_dir, many, lambda store: store.purge(Path("/home/u/sub"), verify=True)),
         "full disk": lambda: room(root, kv_dir),
         "purge all": lambda: whole(root),
     }  # fmt: skip

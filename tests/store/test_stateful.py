@@ -106,7 +106,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def purge_folder(self) -> None:
-        report = self.store.purge_verify(Path("/d/sub"))
+        report = self.store.purge(Path("/d/sub"), verify=True)
         assert report.traces == ()
         self.documents = {path: texts for path, texts in self.documents.items() if path.parent.name != "sub"}
         self.settle()

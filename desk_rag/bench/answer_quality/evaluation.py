@@ -131,18 +131,18 @@ def _entries(
     ]
 
 
-def _answered(model: LanguageModel, item: Item, output: Said, judge: Judge | None) -> Answered:
-    ids = [token for token in output.token_ids if token not in model.prompt.stop_ids]
+def _answered(model: LanguageModel, item: Item, generated: Said, judge: Judge | None) -> Answered:
+    ids = [token for token in generated.token_ids if token not in model.prompt.stop_ids]
     output = model.prompt.decode(ids)
-    doubt = refusal_probability(model.prompt, output.begun.logits) if model.is_embedded else None
+    doubt = refusal_probability(model.prompt, generated.begun.logits) if model.is_embedded else None
     return Answered(
         output=output,
         marks=mark(item.sample, output, judge, doubt),
-        kl=output.kl,
-        top1=output.top1,
-        recomputed=output.begun.recomputed,
-        prefill_seconds=output.begun.prefill_seconds,
-        select_seconds=output.begun.select_seconds,
+        kl=generated.kl,
+        top1=generated.top1,
+        recomputed=generated.begun.recomputed,
+        prefill_seconds=generated.begun.prefill_seconds,
+        select_seconds=generated.begun.select_seconds,
         tokens=item.num_tokens,
         left_out=item.left_out,
     )

@@ -54,7 +54,7 @@ Attention = Annotated[
     typer.Option(help="Expand int8 caches first, or read them in place (desk-rag help recompute)."),
 ]
 Recompute = Annotated[str | None, typer.Option(metavar="RATIO", help="Share of passage tokens to recompute, 0 to 1.")]
-Selector = Annotated[str | None, typer.Option(metavar="NAME", help="How they are selected (desk-rag help recompute).")]
+Selector = Annotated[str | None, typer.Option(metavar="NAME", help="Method to select them (desk-rag help recompute).")]
 OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Context settings of commands that parse their own options."""
 

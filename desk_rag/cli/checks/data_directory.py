@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from desk_rag.cli import output as out
 from desk_rag.cli.checks.finding import Finding, Verdict
 from desk_rag.cli.deletions import missing_line
+from desk_rag.cli.store_access import exists, open_store
 from desk_rag.config import GIB, Settings
 from desk_rag.errors import catalog_lost
 from desk_rag.ingest import damage, deletions
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from desk_rag.ingest.damage import Gap
     from desk_rag.ingest.deletions import MissingFiles
     from desk_rag.store.presence import AbsentFolder
-    from desk_rag.store.store import Store
     from desk_rag.store.types import Activity
 
 _MOST_NAMED = 10
@@ -61,12 +61,12 @@ def data_dir(settings: Settings) -> Finding:
 def kv_dir(settings: Settings) -> list[Finding]:
     """Check the directory of the caches if it is not the default one. Raises StoreError as indexing does."""
     place = settings.store.kv_place
-    if not _has_store(settings):
+    if not exists(settings):
         if place is None:
             return []
         kv_directory.check_new(place)
         return [Finding("kv_dir", Verdict.OK, f"{shown_path(place)}, set up when something is indexed")]
-    with _open(settings) as store:
+    with open_store(settings, writer=False) as store:
         away = store.kv_away
     if away and place is not None and place.is_dir() and kv_directory.marker_of(place) is None:
         kv_directory.check_new(place)
@@ -78,11 +78,11 @@ def kv_dir(settings: Settings) -> list[Finding]:
 
 def other_files(settings: Settings) -> list[Finding]:
     """Files in desk-rag's directories that it did not write and therefore leaves alone."""
-    if not _has_store(settings):
+    if not exists(settings):
         return []
     from desk_rag.store.maintenance.data_directory import foreign_files
 
-    with _open(settings) as store:
+    with open_store(settings, writer=False) as store:
         away = store.kv_away
     foreign = foreign_files(settings.data_dir, None if away else settings.store.kv_place)
     if not foreign:
@@ -101,8 +101,8 @@ def disk(settings: Settings) -> Finding:
     kept, cap = settings.store.reserve_gib, int(settings.store.budget_gib * GIB)
     free = shutil.disk_usage(place).free
     used = 0
-    if _has_store(settings):
-        with _open(settings) as store:
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
             used = store.counts().kv_bytes
     limit = Budget(place, settings.store, used).limit()
     detail = f"{out.size(free)} free; caches take {out.size(used)} and may take {out.size(limit)}"
@@ -122,11 +122,11 @@ def disk(settings: Settings) -> Finding:
 
 def index(settings: Settings) -> list[Finding]:
     """Report what is indexed and what it lacks: damage, files that could not be read, folders that are away."""
-    if not _has_store(settings):
+    if not exists(settings):
         if has_traces(settings.data_dir):
             raise catalog_lost(settings.data_dir)
         return [Finding("index", Verdict.OK, "nothing is indexed yet")]
-    with _open(settings) as store:
+    with open_store(settings, writer=False) as store:
         if store.is_lost:
             raise catalog_lost(settings.data_dir)
         counts, activity, outlook = store.coverage(), store.activity(), store.outlook(None, 0.0)
@@ -174,16 +174,16 @@ def chats(settings: Settings) -> list[Finding]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except ChatsDamaged as error:
-            remedy = "They are put aside when they are next used, and new ones are begun."
+            remedy = "When chats are next used, these are moved to quarantine/ and new ones are started."
             return [Finding("chats", Verdict.WARN, error.message, remedy)]
     return []
 
 
 def notices(settings: Settings) -> list[Finding]:
     """Report what the store repaired or lost when it was last opened."""
-    if not _has_store(settings):
+    if not exists(settings):
         return []
-    with _open(settings) as store:
+    with open_store(settings, writer=False) as store:
         past = store.past_notices()
     if past is None:
         return []
@@ -226,8 +226,8 @@ def time_saved(settings: Settings) -> list[Finding]:
     from desk_rag.answering.serving_model import stored_gates
 
     findings = []
-    if _has_store(settings):
-        with _open(settings) as store:
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
             for stored in stored_gates(settings.data_dir):
                 pays = store.break_even(stored.namespace)
                 if pays is not None:
@@ -235,13 +235,3 @@ def time_saved(settings: Settings) -> list[Finding]:
                     remedy = "Answers are as fast without: set `budget_gib = 0` under [store]."
                     findings.append(Finding("time saved", verdict, f"{stored.model}: {pays.sentence}", remedy))
     return findings or [Finding("time saved", Verdict.OK, "measured once there are some caches")]
-
-
-def _has_store(settings: Settings) -> bool:
-    return (settings.data_dir / "catalog.sqlite").is_file()
-
-
-def _open(settings: Settings) -> Store:
-    from desk_rag.store.store import Store
-
-    return Store.open(settings.data_dir, settings.store, writer=False)

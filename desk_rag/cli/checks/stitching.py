@@ -1,4 +1,4 @@
-"""What separately cached passages cost the models of a data directory, in words."""
+"""Say what separately cached passages cost the models of a data directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StitchingCost:
 
 
 def stitching_costs(data_dir: Path) -> list[StitchingCost]:
-    """What `desk-rag adapt` measured, by model, and what became of it; loads no weights."""
+    """Return what `desk-rag adapt` measured for each model, and what became of it; loads no weights."""
     from desk_rag.store import adaptations
 
     costs = []

@@ -185,7 +185,7 @@ def _purge_folder(settings: Settings, path: Path, rule: str, *, check: bool) -> 
         return purged
     store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
     with store:
-        report = store.purge_verify(path) if check else store.purge(path)
+        report = store.purge(path, verify=check)
     report = replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
     return report, False
 

@@ -36,7 +36,7 @@ class ServiceFile:
     start: str
     stop: str
     reload: str
-    """To be run after the file has changed; empty if nothing is."""
+    """Command to run after the file has changed; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def service_file(command: WatchCommand, system: str) -> ServiceFile:
         )
     if not system.startswith("linux"):
         raise ConfigError(
-            f"desk-rag knows no services of this system ({system}).",
+            f"desk-rag cannot install a service on this system ({system}).",
             remedy="Have the system run `desk-rag watch FOLDER` at login.",
         )
     base = os.environ.get("XDG_CONFIG_HOME", "")

@@ -69,7 +69,7 @@ def import_(settings: Settings, place: Path, renamed: Sequence[str], *, as_json:
     paths = _path_map(renamed)
     source_dir = Path(os.path.realpath(place.expanduser()))
     if not is_store(source_dir) or not (source_dir / "catalog.sqlite").is_file():
-        raise ConfigError(f"{source_dir} is no export.", remedy="desk-rag cache export DEST makes one.")
+        raise ConfigError(f"{source_dir} is not an export.", remedy="desk-rag cache export DEST makes one.")
     if source_dir == Path(os.path.realpath(settings.data_dir)):
         raise ConfigError(f"{source_dir} is the data directory itself.", remedy="Name the directory of an export.")
     progress = out.Progress(sys.stderr)
@@ -120,7 +120,7 @@ def _checked_place(settings: Settings, place: Path) -> Path:
     if near is not None:
         raise ConfigError(f"{target} and the data directory {near} must lie apart.", remedy="Name another directory.")
     if target.exists() and not target.is_dir():
-        raise ConfigError(f"{target} is no directory.", remedy="Name a new or empty directory.")
+        raise ConfigError(f"{target} is not a directory.", remedy="Name a new or empty directory.")
     foreign = None if not target.exists() or is_store(target) else first_foreign(target)
     if foreign is not None:
         raise ConfigError(
@@ -143,7 +143,7 @@ def _path_map(renamed: Sequence[str]) -> PathMap:
     for word in renamed:
         old, sign, new = word.partition("=")
         if not (sign and old.startswith(os.sep) and new):
-            raise ConfigError(f"--as {word}: not of the form OLD=NEW.", remedy="Such as --as /home/ana/docs=~/docs")
+            raise ConfigError(f"--as {word}: not of the form OLD=NEW.", remedy="Example: --as /home/ana/docs=~/docs")
         pairs.append((Path(old), Path(os.path.realpath(Path(new).expanduser()))))
     return PathMap(tuple(pairs))
 

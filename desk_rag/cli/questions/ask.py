@@ -146,10 +146,10 @@ def index_and_ask_resident(
 def _ask_alone(
     settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
 ) -> int:
-    from desk_rag.indexer import fresh_answer
+    from desk_rag.indexer import fresh_answer, models
     from desk_rag.store.store import Store
 
-    work.check_model(settings)
+    models.check(settings)
     roots = request.limit
     # Check catalog and '@' names first: loading the model takes seconds.
     with Store.open(settings.data_dir, settings.store, writer=False) as store:

@@ -38,7 +38,9 @@ def ask(
     mode: Annotated[
         Literal["cached", "full"], typer.Option(help="'full' reads everything again, for comparison.")
     ] = "cached",
-    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, metavar="N", help="Most passages.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", min=1, max=64, metavar="N", help="Maximum number of passages.")
+    ] = None,
     attention: Attention = None,
     recompute: Recompute = None,
     selector: Selector = None,
@@ -77,7 +79,7 @@ def search(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="Words or a question.")],
     folder: Under = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Passages to show at most.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of passages to show.")] = 10,
     words: Annotated[bool, typer.Option("--words", help="By words only; starts faster.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -95,7 +97,7 @@ def chats(
     which: Annotated[
         list[str] | None, typer.Argument(metavar="[ID|WORDS]", help="A chat's number, or words to search for.")
     ] = None,
-    form: Annotated[Literal["md", "json"], typer.Option("--format", help="Of an export.")] = "md",
+    form: Annotated[Literal["md", "json"], typer.Option("--format", help="Format of an export.")] = "md",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     all_of_them: Annotated[bool, typer.Option("--all", help="List all chats, not only the latest 20.")] = False,
     as_json: Json = False,

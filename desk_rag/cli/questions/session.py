@@ -8,6 +8,7 @@ from datetime import datetime
 from desk_rag.answering.conversation.saved import is_kept, saved_turn, turn_from
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import Answer
+from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.sanitize import clean
@@ -37,8 +38,7 @@ class ChatSession:
         save = settings.chats.save and not private
         if continued is None and not save:
             return cls(None, None, (), "")
-        has_store = (settings.data_dir / "catalog.sqlite").is_file()
-        chats, notice = open_chats(settings.data_dir, create=save and has_store)
+        chats, notice = open_chats(settings.data_dir, create=save and exists(settings))
         if continued is None:
             return cls(chats, None, (), notice)
         chat_id = _chosen(chats, continued)

@@ -56,7 +56,7 @@ def questions_of(question: str, batch: Path | None) -> list[str]:
             with batch.expanduser().open("rb") as file:
                 lines = file.read(_LARGEST).decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ConfigError(f"{batch} cannot be read: {reason}.", remedy="Name a file of questions.") from error
     questions = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not questions and batch is not None:
@@ -68,7 +68,7 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
     """Answer the questions on stdout; returns the exit code of the first that was not answered, else 0."""
     if options.continued is not None:
         raise ConfigError(
-            "Several questions cannot continue a chat: each is answered by itself.", remedy="Leave --continue away."
+            "Several questions cannot continue a chat: each is answered by itself.", remedy="Leave out --continue."
         )
     roots = tuple(work.indexed_roots(settings, options.folders))
     progress = out.Progress(sys.stderr, roots)
@@ -111,8 +111,9 @@ class _Batch:
     def alone(self, requests: Sequence[Request]) -> None:
         """Answer them in this process."""
         from desk_rag.answering.together.asking import Together
+        from desk_rag.indexer import models
 
-        work.check_model(self._settings)
+        models.check(self._settings)
         with work.engine_of(self._settings, self._progress) as engine, work.stoppable_with(self._progress) as stop:
             if self._options.index_first and requests:
                 failed = work.index_new_folders(engine, requests[0].limit, self._settings, stop, self._progress)

@@ -45,7 +45,7 @@ def adapt(settings: Settings, folders: Sequence[Path], *, now: bool, undo: bool,
         with stoppable(lambda: screen.say("stopping …")) as stop:
             outcome, stored = _learn(settings, samples, screen, _waiting(settings, screen, stop, now=now))
     except Cancelled:
-        screen.say("Stopped. Nothing was changed; the next run begins anew.")
+        screen.say("Stopped. Nothing was changed; the next run starts from the beginning.")
         return INTERRUPTED
     screen.clear()
     if as_json:

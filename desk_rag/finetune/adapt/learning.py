@@ -82,7 +82,7 @@ class Learner:
             nats, tokens = nats + float(divergence.detach()), tokens + count
         norm = float(torch.nn.utils.clip_grad_norm_([self._keys, self._values], _CLIP))
         if norm != norm:
-            raise DeskRagError("A gradient is no number: this model cannot be adapted on this device.")
+            raise DeskRagError("A gradient is not a number, so this model cannot be adapted on this device.")
         share = min(1.0, (self._taken + 1) / _WARM) * max(0.05, 1.0 - self._taken / self._steps)
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * share

@@ -23,7 +23,7 @@ from desk_rag.kv.shift import KNOTS, PlaceShift
 from desk_rag.model.memory.device import is_out_of_memory, memory_errors
 
 _QUESTIONS = 3
-"""Most questions to a context."""
+"""Maximum questions per context."""
 _HELD_OUT = 0.25
 _FEWEST = 8
 """Contexts below which there is nothing to learn from, or to judge by."""
@@ -198,7 +198,7 @@ class _Lessons:
         self.contexts = self.tokens = 0
 
     def contexts_of(self, samples: Sequence[Sample], count: int, epoch: int = 0) -> list[Context]:
-        """Up to `count` contexts of two chunks and more."""
+        """Draw up to `count` contexts of two chunks and more."""
         model = self.serving.model
         stream = RowStream(samples, model.prompt, self._settings, max_context=model.spec.max_context)
         contexts: list[Context] = []

@@ -44,7 +44,7 @@ class _Recorder:
     questions: list[torch.Tensor]
     """Numbers of the question tokens of each row."""
     weights: list[list[torch.Tensor]] = field(default_factory=list)
-    """By row and layer."""
+    """Attention weights by row and layer."""
 
     def record(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, scale: float,

@@ -27,7 +27,7 @@ from desk_rag.finetune.stream import Place
 from desk_rag.model.language_model import LanguageModel
 
 _MOST_CONTEXTS = 64
-"""Per row, however short they are."""
+"""Maximum contexts per row, however short they are."""
 
 
 @dataclass(frozen=True, slots=True)

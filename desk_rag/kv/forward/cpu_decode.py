@@ -143,7 +143,7 @@ class DecodeStep:
             return logits
 
     def _rotations(self, start: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Per layer the factors, both [heads + H, D], that apply norm weight, rotation and attention scale."""
+        """Factors of each layer, both [heads + H, D], that apply norm weight, rotation and attention scale."""
         cos, sin = self._cos[start], self._sin[start]
         cosines, sines = self._weights * torch.cat((cos, cos)), self._swapped * torch.cat((-sin, sin))
         return zip(cosines.unbind(), sines.unbind(), strict=True)

@@ -26,10 +26,10 @@ class Packed:
     """
 
     qkv: Product
-    """By [(heads + 2 H) * D, E]."""
+    """Product with queries', keys' and values' weights, [(heads + 2 H) * D, E]."""
     out: Product
     gate_up: Product
-    """By [2 I, E]."""
+    """Product with gate and up weights, [2 I, E]."""
     down: Product
     silu: bool
     """True if the gate's activation is SiLU, so that a fused SwiGLU can be used."""

@@ -84,7 +84,7 @@ class AttentionRecorder:
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
     """Result of `fold` by layer."""
     unseen: dict[int | None, tuple[int, torch.Tensor]] = field(default_factory=dict)
-    """By window: first slot that any of the rows does not see, and the additive mask from there on."""
+    """First slot that any of the rows does not see, and the additive mask from there on, by window."""
 
 
 def attend_last(

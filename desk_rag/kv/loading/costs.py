@@ -27,7 +27,7 @@ class Tier(Enum):
     """Place of the nearest copy of a chunk's KV."""
 
     DEVICE = "device"
-    """In the memory that is computed on."""
+    """Memory of the computing device."""
     RAM = "ram"
     DRIVE = "drive"
 

@@ -70,7 +70,7 @@ class ChunkLoad:
     layout: PayloadLayout | None = None
     read_ranges: tuple[ReadRange, ...] = ()
     lost: str | None = None
-    """Why it cannot be loaded; None if it can."""
+    """Reason why it cannot be loaded; None if it can."""
     replacement: QuantizedKV | None = None
     """Chunk KV that the caller computed in its place."""
     dropped: bool = False

@@ -71,8 +71,7 @@ class SharedRows:
 
     def pause_requested(self) -> float | None:
         """Return the unix time until which a pause is requested; None if none is or it has passed."""
-        value = self._get(_PAUSE)
-        return value if isinstance(value, float) and value > time.time() else None
+        return self._future(_PAUSE)
 
     def request_full_speed(self, until: float | None) -> None:
         """Ask the writer to fill caches although the computer is busy, until a unix time; None ends that."""
@@ -80,7 +79,11 @@ class SharedRows:
 
     def full_speed_requested(self) -> float | None:
         """Return the unix time until which full speed is requested; None if it is not or that has passed."""
-        value = self._get(_FULL_SPEED)
+        return self._future(_FULL_SPEED)
+
+    def _future(self, name: str) -> float | None:
+        """Return a stored unix time if it is still to come."""
+        value = self._get(name)
         return value if isinstance(value, float) and value > time.time() else None
 
     def add_written(self, num_bytes: int) -> None:

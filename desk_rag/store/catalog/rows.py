@@ -22,7 +22,7 @@ from desk_rag.store.types import DocumentRow, Fault, FileStamp, Passage, Pending
 NO_STAMP = FileStamp(0, 0, 0, "")
 SCRUB_OWED = "scrub_owed"
 AWAITED = "texts_awaited"
-"""In `state`, with a unix time: texts were lost by damage and are expected back, and with them a use of their KV."""
+"""Row of `state` with a unix time: texts were lost by damage, and their chunk KV is kept until they are read again."""
 AWAITED_SECONDS = 7 * 86_400.0
 KEEPS_CHUNKS = (FileState.INDEXED, FileState.UNCHANGED, FileState.RENAMED)
 DOCUMENT = (
@@ -232,7 +232,7 @@ def storable(text: str) -> str:
 
 
 def await_texts(connection: sqlite3.Connection) -> None:
-    """As `Catalog.await_texts`, within a transaction."""
+    """Do what `Catalog.await_texts` does, within a transaction."""
     connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (AWAITED, time.time()))
 
 

@@ -178,10 +178,10 @@ class Chats:
 
 
 def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
-    """Open the chats of a data directory; with them a notice, '' if all is well.
+    """Open the chats of a data directory; also return a notice, '' if all is well.
 
-    A damaged database is moved to quarantine and begun anew. None if chats cannot be used: answers do without. Never
-    raises: a chat must not stop an answer.
+    A damaged database is moved to quarantine, and an empty one takes its place. Returns None, and never raises, if
+    chats cannot be used: a chat must not stop an answer.
     """
     place = settle(root)
     try:
@@ -192,7 +192,7 @@ def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
         except ChatsDamaged:
             name = put_aside(place)
             chats = Chats(ChatsDatabase(place, create=True))
-            return chats, f"The saved chats were damaged; they were put aside as quarantine/{name} and begun anew."
+            return chats, f"The saved chats were damaged. They were moved to quarantine/{name}; new ones were started."
     except FileNotFoundError:
         return None, ""
     except (StoreError, OSError) as error:

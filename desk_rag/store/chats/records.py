@@ -74,4 +74,4 @@ class ChatRow:
     changed_at: float
     num_turns: int
     excerpt: str = ""
-    """For a search: the text in which the words were found."""
+    """Text in which the words of a search were found; empty otherwise."""

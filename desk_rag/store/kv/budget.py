@@ -121,7 +121,7 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """When keeping chunk KV pays."""
+    """Break-even point of keeping chunk KV."""
 
     speedup: float
     """Prefill time over load time of the same tokens."""

@@ -23,7 +23,7 @@ class NextToGo:
     """A document with the chunk; None if no document holds it any more."""
     size: int
     reason: str
-    """Why it goes before others."""
+    """Reason why it goes before others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The whole store checked: catalog, rows against files, every checksum. Knows what is sound; mends by putting aside."""
+"""Check the whole store: catalog, rows against files, every checksum; repair by putting unsound parts aside."""
 
 from __future__ import annotations
 

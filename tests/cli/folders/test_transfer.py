@@ -94,7 +94,7 @@ def test_a_directory_with_something_else_is_no_place_for_an_export(warm: Desk, t
     precious.mkdir()
     (precious / "letter.txt").write_text("mine", encoding="utf-8")
     assert "holds other files, such as 'letter.txt'" in refused(precious)
-    assert "is no directory" in refused(precious / "letter.txt")
+    assert "is not a directory" in refused(precious / "letter.txt")
     assert "must lie apart" in refused(warm.data)
     assert "must lie apart" in refused(warm.data / "kv" / "x")
     assert "must lie apart" in refused(warm.data.parent)
@@ -108,7 +108,7 @@ def test_a_data_directory_in_use_is_no_export(warm: Desk, tmp_path: Path) -> Non
     ran = warm.run("cache", "export", str(used.data))
     assert ran.code == 2 and "is a data directory in use" in ran.err
     ran = warm.run("cache", "import", str(tmp_path / "papers"))
-    assert ran.code == 2 and "is no export" in ran.err
+    assert ran.code == 2 and "is not an export" in ran.err
 
 
 def test_wrong_words_are_refused(warm: Desk, export: Path) -> None:

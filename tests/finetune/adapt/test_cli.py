@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -27,12 +28,13 @@ from tests.finetune.adapt.test_adapt import SAMPLES
 from tests.models import byte_prompt
 
 
-@pytest.fixture
-def settings(long_dir: Path, tmp_path: Path) -> Settings:
-    """Settings with an indexed folder of short notes."""
+@pytest.fixture(scope="module")
+def indexed(long_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings with an indexed folder of short notes, whose model has passed its gate."""
+    place = tmp_path_factory.mktemp("adapt")
     model = ModelSettings(name=str(long_dir), device="cpu", threads=1)
-    settings = Settings(data_dir=tmp_path / "data", model=model, answer=AnswerSettings(top_k=3))
-    folder = tmp_path / "documents"
+    settings = Settings(data_dir=place / "data", model=model, answer=AnswerSettings(top_k=3))
+    folder = place / "documents"
     folder.mkdir()
     for number, sample in enumerate(SAMPLES):
         (folder / f"{number}.txt").write_text(f"{sample.chunks[0]}\n", encoding="utf-8")
@@ -40,7 +42,15 @@ def settings(long_dir: Path, tmp_path: Path) -> Settings:
         prompt = byte_prompt()
         for _ in sync_folder(store, folder, prompt, prompt.chunk_size, settings.index, lambda: False):
             pass
+    prepare(settings)
     return settings
+
+
+@pytest.fixture
+def settings(indexed: Settings, tmp_path: Path) -> Settings:
+    """The same with a data directory of the test's own."""
+    shutil.copytree(indexed.data_dir, tmp_path / "data")
+    return indexed.model_copy(update={"data_dir": tmp_path / "data"})
 
 
 def test_what_is_kept_is_served_and_can_be_taken_back(

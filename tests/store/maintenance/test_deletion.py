@@ -45,7 +45,7 @@ def test_purge_takes_a_folder_and_proves_it(store: Store, root: Path) -> None:
         warm(store, text)
     kept = "Xylophonistenkongress elsewhere"
     store.put_document(made.document(Path("/d/out"), [kept]), [made.chunk(kept)], made.stamp())
-    report = store.purge_verify(Path("/d/in"))
+    report = store.purge(Path("/d/in"), verify=True)
     assert (report.documents, report.chunks, report.kv_files, report.verified, report.traces) == (5, 5, 5, True, ())
     assert report.freed_bytes > 0 and kv_files(root) == []
     assert [row.path for row in store.documents()] == [Path("/d/out")]
@@ -54,7 +54,7 @@ def test_purge_takes_a_folder_and_proves_it(store: Store, root: Path) -> None:
 def test_short_texts_are_searched_for_too(store: Store, root: Path) -> None:
     store.put_document(made.document(A, ["blue moth"]), [made.chunk("blue moth")], made.stamp())
     (root / "logs" / "leak.log").write_text("... blue moth ...")
-    report = store.purge_verify(A)
+    report = store.purge(A, verify=True)
     assert report.verified and report.traces == (str(root / "logs" / "leak.log"),) and report.unsearched == 0
 
 
@@ -62,11 +62,11 @@ def test_what_cannot_be_looked_for_is_no_proof(store: Store) -> None:
     texts = ["moth", "said by both of them", "documents"]
     store.put_document(made.document(A, texts), made.chunks(texts), made.stamp())
     store.put_document(made.document(B, texts[1:2]), made.chunks(texts[1:2]), made.stamp())
-    report = store.purge_verify(A)
+    report = store.purge(A, verify=True)
     assert (report.verified, report.traces, report.unsearched) == (False, (), 3)
     texts = ["sub/b.md", "garden fence"]  # the path of another document is no trace
     store.put_document(made.document(A, texts), made.chunks(texts), made.stamp())
-    report = store.purge_verify(A)
+    report = store.purge(A, verify=True)
     assert (report.verified, report.traces, report.unsearched) == (True, (), 1)
 
 
@@ -74,7 +74,7 @@ def test_purge_says_where_text_is_left(store: Store, root: Path) -> None:
     text = "Unmistakable sentence about the heliotrope collection"
     store.put_document(made.document(A, [text]), [made.chunk(text)], made.stamp())
     (root / "logs" / "leak.log").write_text(f"... {text} ...")
-    assert store.purge_verify(A).traces == (str(root / "logs" / "leak.log"),)
+    assert store.purge(A, verify=True).traces == (str(root / "logs" / "leak.log"),)
 
 
 def test_nothing_is_computed_for_documents_that_are_about_to_be_removed(store: Store) -> None:

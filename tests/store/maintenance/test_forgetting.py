@@ -30,7 +30,7 @@ def test_no_word_survives_its_last_document(seed: int) -> None:
             now = {text for row in store.documents() for text in _texts_of(store, row.path)}
             before = {text for _, _, texts in steps for text in texts}
             _check(root, before - now, now)
-            report = store.purge_verify(FOLDERS[1])
+            report = store.purge(FOLDERS[1], verify=True)
             assert report.traces == ()
             left = {text for row in store.documents(FOLDERS[0]) for text in _texts_of(store, row.path)}
             _check(root, before - left, left)
@@ -54,7 +54,7 @@ def _carry_out(store: Store, steps: list[tuple[str, int, list[str]]]) -> None:
         elif verb == "delete":
             store.remove_document(path)
         elif verb == "purge":
-            assert store.purge_verify(path).traces == ()
+            assert store.purge(path, verify=True).traces == ()
         elif store.document(path) is not None:
             for text in _texts_of(store, path):
                 warm(store, text)

@@ -188,7 +188,7 @@ def test_a_purge_takes_other_caches_where_its_own_leave_no_room(small: Path) -> 
     stuff(small)
     store, room = open_to_purge(small / "data", settings, Path("/in"))
     with store:
-        report = store.purge_verify(Path("/in"))
+        report = store.purge(Path("/in"), verify=True)
     assert (report.documents, report.verified, report.traces) == (100, True, ()) and room.files == 0
     with Store.open(small / "data", settings, writer=True) as store:
         assert len(store.documents()) == 30 and len(kv_files(small / "data")) < 30 and store.verify().clean

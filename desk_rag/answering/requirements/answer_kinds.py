@@ -160,6 +160,12 @@ _ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+(?P<name>{_NAME}(
 _ONLY_NAMES = re.compile(rf"{_NAME}(?:\s+{_NAME})*")
 
 
+_ONLY_DATE = re.compile(
+    r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}|(?:on\s+)?\d{1,2}(?:st|nd|rd|th)?\s+(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct"
+    r"|nov|dec)[a-z]*(?:\s+\d{4})?",
+    re.I,
+)
+"""A day, which counts nothing."""
 _LONGEST_NAME = 3
 """Words of an answer that is nothing but a name."""
 _LASTS = re.compile(
@@ -224,6 +230,8 @@ def is_of_kind(kind: AnswerKind, text: str) -> bool:
     if kind is AnswerKind.TIME:
         return _TIME_WORDS.search(_NO_TIME.sub(" ", text)) is not None
     if kind in (AnswerKind.NUMBER, AnswerKind.AMOUNT):
+        if _ONLY_DATE.fullmatch(text.strip()):
+            return False
         plain = text if kind is AnswerKind.NUMBER else _ARTICLE.sub(" ", text)  # 'a megabyte' says not how many
         return any(map(str.isdigit, text)) or _WORD_NUMBERS.search(plain) is not None
     return _WORD.search(_CODE.sub(" ", text)) is not None

@@ -29,9 +29,11 @@ from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.store.catalog.words import STOP_WORDS
 
-_NAME = re.compile(r"(?<![’'])[^\W\d_][\w&’'-]*")
+_NAME = re.compile(r"(?<![\w’'])[^\W\d_][\w&’'-]*")
 _OWNER = re.compile(r"['’]s?$")
 _UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), (?P<label>[^:,;\n]{2,30}): ", re.M)
+_BEFORE_DASH = re.compile(r"(?:[^:\n]{2,24}:\s)?(?P<name>[^\W\d_a-z]\w+(?:\s[^\W\d_a-z]\w+)?)\s+[-–—]\s")
+"""What is told of one person or thing in a line about several: 'Allergies: Bruno - penicillin. Helen - none.'"""
 _NO_NAMES = frozenset(
     "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr christmas easter".split()  # noqa: SIM905
 )
@@ -127,9 +129,11 @@ class _Name:
 
     def _labels_another_line(self, place: Place, begin: int, end: int) -> bool:
         """True if lines of the chunk stand under names, such as contacts do, and this one under another."""
-        own = _UNDER_NAME.match(place.text[begin:end])
+        own = _UNDER_NAME.match(place.text[begin:end]) or _BEFORE_DASH.match(place.text[begin:end])
         if own is None or self._in(own["name"]):
             return False
+        if own.re is _BEFORE_DASH:
+            return self._in(place.text)
         if content_stems(self.owned) & content_stems(own["label"]):
             return True
         return any(self._in(match["name"]) for match in _UNDER_NAME.finditer(place.text, place.body))

@@ -156,3 +156,9 @@ def test_a_cell_with_digits_is_a_phone_number_only_under_such_a_name() -> None:
 )
 def test_a_wish_counts_in_the_clause_with_the_time(sentence: str, proposed: bool) -> None:
     assert only_proposed("When is it open?", sentence) is proposed
+
+
+@pytest.mark.parametrize("day", ["17.10.2023", "2023-10-17", "17 October 2023", "on 17 October"])
+def test_a_day_counts_nothing(day: str) -> None:
+    assert not is_of_kind(AnswerKind.AMOUNT, day)
+    assert is_of_kind(AnswerKind.AMOUNT, f"four, the last on {day}")

@@ -81,3 +81,15 @@ def test_the_number_of_a_thing_hides_no_digit_of_a_day() -> None:
 
 def test_a_word_before_a_day_names_no_numbered_thing() -> None:
     assert Requirements("What was used in the period 1 January to 31 December?").asked == ["1 January", "31 December"]
+
+
+def test_what_a_line_tells_of_one_person_it_does_not_tell_of_another() -> None:
+    place = Place("Ola gets braces in spring.\nAllergies: Bruno - penicillin and cashews. Helen - none.", "health", 0)
+    begin = place.text.index("Allergies")
+    line = (begin, begin + len("Allergies: Bruno - penicillin and cashews."))
+    assert Requirements("What is Ola allergic to?").unmet(place, *line) == ("Ola",)
+    assert Requirements("What is Bruno allergic to?").unmet(place, *line) == ()
+
+
+def test_a_letter_behind_a_digit_is_no_name() -> None:
+    assert "B" not in Requirements("What did class 7B's trip cost?").asked

@@ -20,6 +20,7 @@ from desk_rag.answering.requirements.objections import Objections, asks_whether,
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import look_up
+from desk_rag.answering.requirements.statements.matters import is_of_another_kind
 from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
 
 if TYPE_CHECKING:
@@ -199,6 +200,9 @@ def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]
     """
     if not asks_whether(question):
         return False
+    quoted = next(source for source in sources if source.number == citation.source_number)
+    if is_of_another_kind(question, citation.quote, place_of_source(quoted)):
+        return True
     own, others = set[str](), set[str]()
     for source in sources:
         stems = content_stems(f"{source.path.stem} {source.text}")

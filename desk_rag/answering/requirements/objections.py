@@ -7,6 +7,7 @@ of a program seldom answers a question in plain words, and a sentence without an
 from __future__ import annotations
 
 import re
+from datetime import date
 
 from desk_rag.answering.requirements.answer_kinds import (
     AnswerKind,
@@ -17,6 +18,9 @@ from desk_rag.answering.requirements.answer_kinds import (
 )
 from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.statements.dated_lines import dated_heading
+from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _ASKS_WHETHER = re.compile(
@@ -73,6 +77,8 @@ _INSTEAD = tuple(
     )
 )  # fmt: skip
 """Things that are done, each with what happens before it or in its place."""
+_OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
+"""Log-odds that a sentence loses which says that something is over, or is about another thing."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 
@@ -93,6 +99,7 @@ class Objections:
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
+        self._holds = asks_what_holds(question)
         self._no_header = not of_event and not asks_of_letters(question)
 
     def penalty(self, sentence: str) -> float:
@@ -114,11 +121,20 @@ class Objections:
         lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE
-        return lost
+        lost += _OVER * (self._holds and is_over(sentence, date.today()))
+        return lost + _CONTRARY * is_contrary(self._question, sentence)
 
     def of_origin(self, place: Place, sentence: str) -> float:
-        """The log-odds that words of a program lose, where the question is in plain words; constants lose nothing."""
-        return _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
+        """The log-odds that a sentence loses for where it stands.
+
+        Words of a program lose where the question is in plain words, constants nothing. A sentence about another thing
+        loses, and one below the date of a diary gets back what it lost for saying no time.
+        """
+        lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
+        lost += _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
+        if self._kind is AnswerKind.TIME and not is_of_kind(self._kind, sentence) and dated_heading(place, sentence):
+            lost -= _OTHER_KIND
+        return lost
 
 
 def definition_asked(question: str) -> re.Pattern[str] | None:

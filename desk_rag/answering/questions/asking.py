@@ -264,7 +264,8 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             if reason and not done.doubtful:
                 done = _with_doubt(done, reason)
             counted_from = _day_meant(reader.store, done)
-            event = Finished(replace(done, notices=(*done.notices, counted_from)) if counted_from else done)
+            notices = filter(None, (counted_from, doubts.unit_meant(question, done.text, quote)))
+            event = Finished(replace(done, notices=(*done.notices, *notices)))
         yield event
 
 

@@ -132,9 +132,14 @@ class Objections:
         """
         lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         lost += _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
-        if self._kind is AnswerKind.TIME and not is_of_kind(self._kind, sentence) and dated_heading(place, sentence):
-            lost -= _OTHER_KIND
-        return lost
+        return lost - self._dated_above(place, sentence)
+
+    def _dated_above(self, place: Place, sentence: str) -> float:
+        """What a sentence has lost for saying no time, or nothing new, although the day of its entry is new."""
+        if self._kind is not AnswerKind.TIME or not dated_heading(place, sentence):
+            return 0.0
+        says_known = bool(self._known) and content_stems(sentence) <= self._known
+        return _OTHER_KIND * (not is_of_kind(self._kind, sentence)) + _NOTHING_NEW * says_known
 
 
 def definition_asked(question: str) -> re.Pattern[str] | None:

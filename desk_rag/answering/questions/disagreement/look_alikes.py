@@ -71,6 +71,7 @@ _LIGHT = content_stems("number date day time name amount")
 """Words of a question that a sentence need not have: a phone number is one without the word."""
 _COSTS = content_stems("cost costs charge charged price paid pay bill")
 """Words for what is to be paid, of which one document has this and another that."""
+_CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)\b", re.I)
 _ASKS_HOLDER = re.compile(r"^who(?:['’]s|\s+(?:is|are))\s+(?:the|our|my)\b", re.I)
 """Asks who has an office or a task, which passes from one person to the next."""
 _MOST_SUPPORT = 0.3
@@ -222,6 +223,8 @@ def _other_values(
             continue
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit)]
+        if _CURRENCY.search(done.text):
+            units = [unit for unit in units if _CURRENCY.search(unit)]
         ranked = sorted(units, key=lambda unit: -log_odds(scores, source.text, unit))
         unit = ranked[0] if ranked else ""
         if not unit or log_odds(scores, source.text, unit) < _LEAST_LOG_ODDS:

@@ -20,7 +20,6 @@ from desk_rag.answering.requirements.objections import Objections, asks_whether,
 from desk_rag.answering.requirements.places import Place, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import look_up
-from desk_rag.answering.requirements.statements.matters import is_of_another_kind
 from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
 
 if TYPE_CHECKING:
@@ -195,9 +194,9 @@ def _is_looked_up(question: str, citation: Citation, sources: Sequence[Source]) 
 
 
 def _is_objected(question: str, quote: str, place: Place) -> bool:
-    """True if something speaks against the quote, and where it stands does not say what it lacks."""
+    """True if something speaks against the quote, as one of its passage."""
     objections = Objections(question)
-    return objections.penalty(quote) + min(0.0, objections.of_origin(place, quote)) > 0
+    return objections.penalty(quote) + objections.of_passage(place, quote) > 0
 
 
 def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]) -> bool:
@@ -207,9 +206,6 @@ def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]
     """
     if not asks_whether(question):
         return False
-    quoted = next(source for source in sources if source.number == citation.source_number)
-    if is_of_another_kind(question, citation.quote, place_of_source(quoted)):
-        return True
     own, others = set[str](), set[str]()
     for source in sources:
         stems = content_stems(f"{source.path.stem} {source.text}")

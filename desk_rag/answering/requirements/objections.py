@@ -77,10 +77,10 @@ _INSTEAD = tuple(
     )
 )  # fmt: skip
 """Things that are done, each with what happens before it or in its place."""
-_OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
-"""Log-odds that a sentence loses which says that something is over, or is about another thing."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
+_OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
+"""The same where it says that something is over, or is about another thing; see "What holds now" in bench/LOG.md."""
 
 
 class Objections:
@@ -127,19 +127,21 @@ class Objections:
     def of_origin(self, place: Place, sentence: str) -> float:
         """The log-odds that a sentence loses for where it stands.
 
-        Words of a program lose where the question is in plain words, constants nothing. A sentence about another thing
-        loses, and one below the date of a diary gets back what it lost for saying no time.
+        Words of a program lose where the question is in plain words; constants lose nothing.
         """
         lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
-        lost += _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
-        return lost - self._dated_above(place, sentence)
+        return lost + self.of_passage(place, sentence)
 
-    def _dated_above(self, place: Place, sentence: str) -> float:
-        """What a sentence has lost for saying no time, or nothing new, although the day of its entry is new."""
+    def of_passage(self, place: Place, sentence: str) -> float:
+        """The log-odds that a sentence loses as one about another thing than its passage.
+
+        One below the date of a diary gets back what it lost for saying no time, or nothing but what the question says.
+        """
+        lost = _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
         if self._kind is not AnswerKind.TIME or not dated_heading(place, sentence):
-            return 0.0
+            return lost
         says_known = bool(self._known) and content_stems(sentence) <= self._known
-        return _OTHER_KIND * (not is_of_kind(self._kind, sentence)) + _NOTHING_NEW * says_known
+        return lost - _OTHER_KIND * (not is_of_kind(self._kind, sentence)) - _NOTHING_NEW * says_known
 
 
 def definition_asked(question: str) -> re.Pattern[str] | None:

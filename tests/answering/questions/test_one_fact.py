@@ -29,6 +29,7 @@ HOME = Place("It goes to Nasreen, who was first on the waiting list.", "minutes"
         ("Who won the cup for the best leeks?", "Idris Gwynne", SHOW, True),
         ("Who won the cup for the best onions?", "Idris Gwynne", SHOW, False),
         ("Which hotel did we stay at in Whitby?", "The Magpie", LUNCH, True),
+        ("What is Stanley's telephone number?", "01632 960809", Place("Stanley Coombs, home: 01632 960809", "c", 0), False),
         ("Where is the lunch in Whitby?", "The Magpie", LUNCH, False),
         ("Who had it before?", "the waiting list", HOME, True),
         ("How much is in the account?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), True),

@@ -239,8 +239,9 @@ def _other_values(
         if passage is None or not differ((done.text, citation.quote), (value, unit)):
             continue
         cited = QuoteFinder([source]).find(unit)
+        judged = [replace(cited, quote=line)] if cited else []
         verdict = verify_answer(
-            question, [cited] if cited else [], [], [source], embedder=embedder, span_scorer=span_scorer
+            question, judged, [], [source], embedder=embedder, span_scorer=span_scorer
         )
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
             seen.add(source.path)

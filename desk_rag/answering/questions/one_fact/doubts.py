@@ -16,7 +16,11 @@ _AT = re.compile(r"\b(?:on|in|at|onto|into|under)\s+$", re.I)
 _THING = re.compile(r"(?:the|an?|our|my)\s+[a-z]", re.I)
 _SUPERLATIVE_OF = re.compile(r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I)
 _WORD = re.compile(r"(?<![\w’'-])[a-z][a-z-]{2,}(?![\w’'])")
-_LIGHT = content_stems("much many long often far high have has had get got give gave make made take took does did called name")
+_LIGHT = content_stems(
+    "much many long often far high have has had get got give gave make made take took does did called name number telephone phone"
+    " mobile mail address date day month year time price cost amount person place"
+)
+"""Words that name the kind of an answer, or that every text has."""
 _FEWEST_WORDS = 2
 """Words of a question beside its names: where the passage has none of them, it shares at most a name with it."""
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)

@@ -69,6 +69,9 @@ _READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", 
 """Names of tables whose numbers grow from row to row, so that they must not be added up."""
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MONTH = re.compile(rf"\b({'|'.join(MONTHS)})\s+((?:19|20)\d\d)\b", re.I)
+_QUARTER = re.compile(
+    r"\b(?P<year>(?:19|20)\d\d)\s?[-/]?\s?Q(?P<number>[1-4])\b|\bQ(?P<before>[1-4])\s?[-/]?\s?(?P<later>(?:19|20)\d\d)\b", re.I
+)
 _LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
 _MOST = 200
 _BEGINNING = 200
@@ -146,7 +149,8 @@ def _sum(
     timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
     column = _column_asked(question, timed or counted)
     added = [cell for cell in timed if cell.column.casefold() == column]
-    if (sum_question.of_payee or sum_question.is_done) and not added:
+    is_of_time = any(_QUARTER.search(cell.row.text) or _days(cell) for cell in counted)
+    if not added and (sum_question.of_payee or sum_question.is_done or not is_of_time):
         return False
     shown = show(store, [cell.row for cell in added[:_MOST]])
     doubts = [*_doubts(sum_question, added)]
@@ -252,7 +256,16 @@ def _is_of(unit: str, text: str) -> bool:
 
 
 def _holds(period: Period, cell: _Cell) -> bool:
-    """True if a date or year of the row lies in the period; without one, the year of its heading or of its file."""
+    """True if a date of the row lies in the period, or all of the quarter that it names."""
+    quarter = _QUARTER.search(cell.row.text)
+    if quarter is not None:
+        year, number = int(quarter["year"] or quarter["later"]), int(quarter["number"] or quarter["before"])
+        return all(period.holds(Date(year, 3 * number - 2 + month, 0)) for month in range(3))
+    return any(period.holds(day) for day in _days(cell))
+
+
+def _days(cell: _Cell) -> list[Date]:
+    """The dates or years of a row; without one, the year of its heading or of its file."""
     days = [day for day in all_dates(cell.row.text) if day.year]
     if not days and _is_line(cell):
         beginning = f"{cell.row.passage.title} {cell.row.passage.chunk.text[:_BEGINNING]}"
@@ -267,7 +280,7 @@ def _holds(period: Period, cell: _Cell) -> bool:
         labels = f"{cell.row.passage.chunk.location.heading} {cell.row.passage.path.stem}"
         years = [year for year in years if _YEAR.fullmatch(year)] or _YEAR.findall(labels)
         days = [Date(int(year), month, 0) for year in years for month in months]
-    return any(period.holds(day) for day in days)
+    return days
 
 
 def _is_line(cell: _Cell) -> bool:

@@ -29,7 +29,13 @@ _CHANGES = (
         re.IGNORECASE,
     ),
 )
+_REPLACED = re.compile(
+    r"(?P<old>[^,.;]+?)\s+(?:was|were|is|are|(?:has|have)\s+been)\s+(?:replaced|succeeded|superseded)\s+(?:by|with)\s+(?P<new>[^,.;()]+)",
+    re.IGNORECASE,
+)
+"""Old and new value, with numbers or without; 'Who replaced the valve?' asks for neither."""
 _DENIED = re.compile(r",?\s(?:and\s)?not\s+(?:the\s+)?(?P<denied>[\w-]+(?:\s\w+)?)", re.IGNORECASE)
+_ASKS_WHO_DID = re.compile(r"\b(?:replace[sd]?|succeeded|superseded|when|why|how)\b", re.IGNORECASE)
 _ASKS_OLD = re.compile(
     r"\b(?:before|previous(?:ly)?|original(?:ly)?|former(?:ly)?|old|earlier|initial(?:ly)?|used to|at first|until"
     r"|normal(?:ly)?|so far|estimate[ds]?|first)\b",
@@ -54,6 +60,16 @@ _PAIR = re.compile(
 )
 """One of the entries of '{"A1": (841, 594), "A3": (420, 297)}'."""
 _NUMBER = re.compile(r"#?\w*\d[\w.]*(?<!\.)")
+_HOW = re.compile(r"^how\s+(?P<word>high|tall|long|wide|deep|heavy|thick)\b", re.IGNORECASE)
+_MEASURES = {
+    "high": "high(?:er)?|height|taller|tall", "tall": "tall(?:er)?|high(?:er)?|height", "long": "long(?:er)?|length",
+    "wide": "wid(?:e|er)|width|broad(?:er)?", "deep": "deep(?:er)?|depth", "heavy": "heav(?:y|ier)|weight|weighs?|weighed",
+    "thick": "thick(?:er)?|thickness",
+}  # fmt: skip
+_MEASURED = r"(?P<value>\d[\d.,]*\s?[^\W\d_]+)"
+_COUNTED = re.compile(
+    r"\d|\b(?:none|no|nothing|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b", re.IGNORECASE
+)
 _NATS = 8.0
 """Bonus of a clause with all the question's words over one with none; see bench/LOG.md."""
 
@@ -76,7 +92,8 @@ class ValuePreference:
         entry = _of_entry(question, sentence)
         self.is_whole = entry is not None
         """The value is the short answer as it stands."""
-        self._wanted = entry or self._wanted or _by_agent(question, sentence)
+        self._wanted = entry or self._wanted or _by_agent(question, sentence) or _by_measure(question, sentence)
+        self._wanted = self._wanted or _by_owner(question, sentence)
         if entry is None and kind_asked(question) is AnswerKind.NAME:
             self._wanted = _name_by_role(question, sentence) or _subject(question, sentence) or self._wanted
         self._clauses = [] if self._wanted else _with_or_without(question, sentence) or _clauses(question, sentence)
@@ -121,6 +138,40 @@ def _by_agent(question: str, sentence: str) -> _Part | None:
     return _Part(begin, own[0].start()) if any(map(str.isdigit, sentence[begin : own[0].start()])) else None
 
 
+def _by_measure(question: str, sentence: str) -> _Part | None:
+    """The value beside the question's measure: '2.2 metres' for 'How high', behind 'larger than 2.4 metres nor higher than'."""
+    asked = _HOW.match(question.strip())
+    if asked is None:
+        return None
+    forms = _MEASURES[asked["word"].lower()]
+    values = [
+        _Part(*match.span("value"))
+        for pattern in (rf"\b(?:{forms})\b(?:\s+(?:than|of|is|to|at|most|least|up|only|about)){{0,3}}:?\s+{_MEASURED}",
+                        rf"{_MEASURED}\s+(?:{forms})\b")
+        for match in re.finditer(pattern, sentence, re.I)
+    ]  # fmt: skip
+    return values[0] if len(values) == 1 else None
+
+
+def _by_owner(question: str, sentence: str) -> _Part | None:
+    """The clause of the name in the question: 'none from Juno', beside '31 jars from Ceres, 18 from Vesta'."""
+    if kind_asked(question) not in (AnswerKind.AMOUNT, AnswerKind.NUMBER):
+        return None
+    asked = _names(question[1:])
+    clauses = [
+        (part, names)
+        for part in _parts(sentence)
+        if _COUNTED.search(sentence[part.begin : part.end])
+        and (names := _names(sentence[part.begin or 1 : part.end]) | (_names(sentence[part.begin : part.end]) & asked))
+    ]
+    own = [part for part, names in clauses if names & asked]
+    return own[0] if len(own) == 1 and any(not names & asked for _, names in clauses) else None
+
+
+def _names(text: str) -> set[str]:
+    return {word.strip(".’'-").removesuffix("’s").removesuffix("'s") for word in re.findall(rf"(?<!\w){_NAME}", text)}
+
+
 def _name_by_role(question: str, sentence: str) -> _Part | None:
     """The name before the brackets that hold what the question calls somebody: 'Gus (carpenter), Ana (engineer)'."""
     question_stems = content_stems(question)
@@ -153,7 +204,7 @@ def _subject(question: str, sentence: str) -> _Part | None:
 def _changed_values(question: str, sentence: str) -> tuple[_Part | None, list[_Part]]:
     """The value that is asked for where one replaces another, and those that are not."""
     denied = [_Part(*match.span("denied")) for match in _DENIED.finditer(sentence)]
-    for pattern in _CHANGES:
+    for pattern in (*_CHANGES, *([] if _ASKS_WHO_DID.search(question) else [_REPLACED])):
         match = pattern.search(sentence)
         if match is not None:
             old, new = _Part(*match.span("old")), _Part(*match.span("new"))
@@ -178,13 +229,18 @@ def _with_or_without(question: str, sentence: str) -> list[tuple[_Part, float]]:
 def _clauses(question: str, sentence: str) -> list[tuple[_Part, float]]:
     """The clauses of a sentence, each with the share of the question's words that it holds."""
     wanted = content_stems(question)
-    bounds, start = [], 0
-    for match in _CLAUSE_END.finditer(sentence):
-        bounds.append(_Part(start, match.start()))
-        start = match.end()
-    bounds.append(_Part(start, len(sentence)))
+    bounds = _parts(sentence)
     shared = [len(wanted & content_stems(sentence[part.begin : part.end])) for part in bounds]
     most = max(shared)
     if most == 0 or len(bounds) == 1:
         return []
     return [(part, count / most) for part, count in zip(bounds, shared, strict=True)]
+
+
+def _parts(sentence: str) -> list[_Part]:
+    """The clauses of a sentence."""
+    bounds, start = [], 0
+    for match in _CLAUSE_END.finditer(sentence):
+        bounds.append(_Part(start, match.start()))
+        start = match.end()
+    return [*bounds, _Part(start, len(sentence))]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Citation, Source
 from desk_rag.answering.evidence.subjects import missing_subjects
 from desk_rag.answering.requirements.objections import Objections, asks_whether, says_all
-from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.places import Place, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import fields, look_up
 from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
@@ -176,7 +176,8 @@ def verify_answer(
         place = place_of_source(by_number[single.source_number])
         unmet = (*unmet, *missing_subjects(question, single.quote, place))
     objected = single is not None and (
-        Objections(question).penalty(single.quote) > 0 or _asks_of_others(question, single, sources)
+        _is_objected(question, single.quote, place_of_source(by_number[single.source_number]))
+        or _asks_of_others(question, single, sources)
     )
     if unmet or objected:
         return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet)
@@ -192,6 +193,12 @@ def _is_looked_up(question: str, citation: Citation, sources: Sequence[Source]) 
     """True if the quote is the row of a table that the question names."""
     lookup = look_up(question, [place_of_source(source) for source in sources])
     return lookup is not None and lookup.place.text[lookup.begin : lookup.end] == citation.quote
+
+
+def _is_objected(question: str, quote: str, place: Place) -> bool:
+    """True if something speaks against the quote, as one of its passage."""
+    objections = Objections(question)
+    return objections.penalty(quote) + objections.of_passage(place, quote) > 0
 
 
 def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]) -> bool:

@@ -33,6 +33,8 @@ from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
 from desk_rag.answering.questions.nearest import nearest
+from desk_rag.answering.questions.one_fact import doubts
+from desk_rag.answering.questions.one_fact.dated_entry import name_day
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
@@ -250,7 +252,7 @@ def _with_name(
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
-    for event in mails.name_first_person(_read(reader, question, look), question):
+    for event in name_day(mails.name_first_person(_read(reader, question, look), question), question):
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
             citation, today = done.citations[0], datetime.now(UTC).astimezone().date()
@@ -259,13 +261,22 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
                 misfit(question, done.text, quote)
                 or not_the_sum(question, done.text, quote, labels)
                 or past_note(question, done.text, today)
+                or _speaks_against(question, done)
                 or _one_of_several_rows(reader.store, question, done)
             )
             if reason and not done.doubtful:
                 done = _with_doubt(done, reason)
             counted_from = _day_meant(reader.store, done)
-            event = Finished(replace(done, notices=(*done.notices, counted_from)) if counted_from else done)
+            notices = filter(None, (counted_from, doubts.unit_meant(question, done.text, quote)))
+            event = Finished(replace(done, notices=(*done.notices, *notices)))
         yield event
+
+
+def _speaks_against(question: str, done: Answer) -> str:
+    """A sentence about the answer's kind or thing, where it is another than the question's; empty if it is not."""
+    citation = done.citations[0]
+    source = next((one for one in done.sources if one.number == citation.source_number), None)
+    return "" if source is None else doubts.reason(question, done.text, citation.quote, place_of_source(source))
 
 
 def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:

@@ -27,6 +27,8 @@ class WholeFolderQuestion:
     form: Form
     subject: str
     """The topic: the question without the words that give it its form."""
+    needs_condition: bool = False
+    """True if it is one only where a condition such as 'not paid' can be decided row by row."""
     author: str = ""
     """Who or what is to say something about it, as in 'What does the lease say about dogs?'"""
 
@@ -68,6 +70,11 @@ _POLITE = re.compile(
     r"^(?:please,?\s+|(?:can|could|would|will)\s+you\s+(?:please\s+)?|i(?:\s+would|['’]d)\s+like\s+(?:you\s+)?to\s+)",
     re.I,
 )
+_WHICH_NOT = re.compile(
+    r"^(?:which|what|who)\s+(?P<subject>.*?\b(?:(?:not|n['’]t|never)\s+(?:yet\s+)?(?:been\s+)?[a-z]{3,}|un(?:paid|settled|sold|read))\b.*)",
+    re.I,
+)
+"""'Which plots have not paid?', which a column of a table may answer."""
 _LIMIT = re.compile(
     r"\b(?:at\s+(?:most|least)|(?:per|a|each|every)\s+(?:day|week|month|year|hour|minute|second|time))\b", re.I
 )
@@ -83,5 +90,6 @@ def whole_folder(question: str) -> WholeFolderQuestion | None:
     plain = without_titles(_POLITE.sub("", " ".join(question.split()).rstrip("?!. ")))
     for form, pattern in _PATTERNS:
         if (match := pattern.match(plain)) and not (form is Form.COUNT and _LIMIT.search(plain)):
-            return WholeFolderQuestion(form, match["subject"], match.groupdict().get("author") or "")
-    return None
+            return WholeFolderQuestion(form, match["subject"], author=match.groupdict().get("author") or "")
+    which_not = _WHICH_NOT.match(plain)
+    return WholeFolderQuestion(Form.LIST, which_not["subject"], needs_condition=True) if which_not is not None else None

@@ -67,6 +67,8 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     if asked_conditions and request.form is not Form.FILES:
         matches = yield from _matches(store, plain, under, whole_tables=True)
         decided = _decide(matches, asked_conditions)
+    if not decided and request.needs_condition:
+        return
     if not decided:
         if request.form is Form.COUNT and not _countable(store, request.subject, under):
             return

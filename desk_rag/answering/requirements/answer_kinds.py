@@ -108,7 +108,7 @@ _LANGUAGE = re.compile(
     r"|TypeScript|Java|Rust|Go|Ruby|Perl|Kotlin|Swift|Scala|Haskell|Fortran|COBOL|Pascal|Lua|PHP|SQL|C(?:\+\+|#)?)(?!\w)"
     r"|\blanguages\b"
 )
-_PHONE = re.compile(r"(?:\d[\s()/.-]{0,2}){5}|\bext(?:ension)?\.?\s*\d", re.I)
+_PHONE = re.compile(r"(?<!\d)(?!(?:19|20)\d\d-\d\d-\d\d\b)(?:\d[\s()/.-]{0,2}){5}|\bext(?:ension)?\.?\s*\d", re.I)
 _FREQUENCY = re.compile(
     r"\d|\b(?:every|each|once|twice|thrice|times|daily|nightly|weekly|monthly|quarterly|yearly|annual(?:ly)?|hourly|per|never"
     r"|always|seldom|rarely|(?:a|an)\s+(?:hour|day|week|month|quarter|year|season)|on\s+\w+days|\w+days|after|when)\b",

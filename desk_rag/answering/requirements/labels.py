@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
+from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -130,7 +131,8 @@ def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
     lines = []
     for place in dict.fromkeys(places):
         for unit in quotable(place.text):
-            values, begin = list(pattern.finditer(unit)), place.text.find(unit)
+            values = [match for match in pattern.finditer(unit) if not dates(match.group())]
+            begin = place.text.find(unit)
             if len(values) == 1 and requirements.worst(place, begin, begin + len(unit)) is Fit.STATED:
                 first, last = values[0].span()
                 lines.append(Labelled(place, begin, begin + len(unit), (begin + first, begin + last)))

@@ -7,6 +7,7 @@ of a program seldom answers a question in plain words, and a sentence without an
 from __future__ import annotations
 
 import re
+from datetime import date
 
 from desk_rag.answering.requirements.answer_kinds import (
     AnswerKind,
@@ -17,6 +18,9 @@ from desk_rag.answering.requirements.answer_kinds import (
 )
 from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.statements.dated_lines import dated_heading
+from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _ASKS_WHETHER = re.compile(
@@ -84,6 +88,8 @@ _NO_CAUSE = 1.5
 """Log-odds that a sentence without a sign of a cause loses as an answer to 'why'."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
+_OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
+"""The same where it says that something is over, or is about another thing; see "What holds now" in bench/LOG.md."""
 
 
 class Objections:
@@ -103,6 +109,7 @@ class Objections:
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
+        self._holds = asks_what_holds(question)
         self._no_header = not of_event and not asks_of_letters(question)
 
     def penalty(self, sentence: str) -> float:
@@ -125,11 +132,27 @@ class Objections:
         lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE
-        return lost
+        lost += _OVER * (self._holds and is_over(sentence, date.today()))
+        return lost + _CONTRARY * is_contrary(self._question, sentence)
 
     def of_origin(self, place: Place, sentence: str) -> float:
-        """The log-odds that words of a program lose, where the question is in plain words; constants lose nothing."""
-        return _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
+        """The log-odds that a sentence loses for where it stands.
+
+        Words of a program lose where the question is in plain words; constants lose nothing.
+        """
+        lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
+        return lost + self.of_passage(place, sentence)
+
+    def of_passage(self, place: Place, sentence: str) -> float:
+        """The log-odds that a sentence loses as one about another thing than its passage.
+
+        One below the date of a diary gets back what it lost for saying no time, or nothing but what the question says.
+        """
+        lost = _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
+        if self._kind is not AnswerKind.TIME or not dated_heading(place, sentence):
+            return lost
+        says_known = bool(self._known) and content_stems(sentence) <= self._known
+        return lost - _OTHER_KIND * (not is_of_kind(self._kind, sentence)) - _NOTHING_NEW * says_known
 
 
 def definition_asked(question: str) -> re.Pattern[str] | None:

@@ -38,6 +38,7 @@ _PERSON_KEYS = content_stems(
 _DATE_KEYS = content_stems("date day weekday when month time arrives arrival due deadline start begins joined until")
 _PLACE_KEYS = content_stems("where place location room kept stored shelf address town city venue site")
 _PAYING = content_stems("pay sell spend")
+_BALANCE = content_stems("balance")
 _ON_DATE = re.compile(r"\b(?:on|date|day|when)\b|^(?:paid|sold)$", re.I)
 _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
 _PAID = re.compile(r"^(?:how\s+much|what)\b.*\b(?:pay|paid|spen[dt]|costs?|price)\b", re.I)
@@ -271,7 +272,12 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
     kinds = ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS), (_WHERE, _PLACE_KEYS))
     for pattern, keys in sorted(kinds, key=lambda kind: kind[0].match(question.lstrip()) is None):
         if pattern.search(question):
-            fitting = [cell for cell in others if content_stems(cell.key) & keys]
+            is_money = keys is _MONEY_KEYS
+            fitting = [
+                cell
+                for cell in others
+                if content_stems(cell.key) & (keys | _BALANCE if is_money else keys) and not (is_money and "%" in cell.value)
+            ]
             return fitting[0] if len(fitting) == 1 else None
     measure = _HOW_LARGE.match(question.lstrip())
     if measure is not None:

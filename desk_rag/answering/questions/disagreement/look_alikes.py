@@ -28,6 +28,7 @@ from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.answering.questions.disagreement.corrections import correction_of
 from desk_rag.answering.questions.disagreement.newest import (
+    asks_at_last,
     asks_in_present,
     asks_now,
     asks_then,
@@ -41,6 +42,7 @@ from desk_rag.answering.questions.disagreement.values import PERSON, VALUE, diff
 from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.one_fact.holders import newer_holder
 from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
@@ -67,10 +69,15 @@ _FEWEST_WORDS = 2
 """Words of the question that both sentences must be about."""
 _LIGHT = content_stems("number date day time name amount")
 """Words of a question that a sentence need not have: a phone number is one without the word."""
+_COSTS = content_stems("cost costs charge charged price paid pay bill")
+"""Words for what is to be paid, of which one document has this and another that."""
+_CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)\b", re.I)
 _ASKS_HOLDER = re.compile(r"^who(?:['’]s|\s+(?:is|are))\s+(?:the|our|my)\b", re.I)
 """Asks who has an office or a task, which passes from one person to the next."""
 _MOST_SUPPORT = 0.3
 """Most support of an answer where the documents do not say which value holds at the time that is asked for."""
+_NAMED_AS_HOLDER = 0.75
+"""Least support of an answer that the newest of several documents gives in so many words."""
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".properties"})
 _OF_FRAME, _OF_QUESTION = 0.75, 0.5
 """Shares of the words of the quote, without the answer, and of the question that the other sentence must have."""
@@ -130,9 +137,14 @@ def with_others(
             yield event
             continue
         done = event.answer
+        successor = newer_holder(store, done, question, under)
+        if successor is not None:
+            done = replace(done, support=max(done.support or 0.0, _NAMED_AS_HOLDER), unmet=())
+            event = Finished(done)
         rows = _others(store, done, question, under)
         others = _other_values(store, done, question, embedder, span_scorer)
         corrected = correction_of(store, done, question, under, span_scorer) if _asks_plainly(done, question) else None
+        corrected = (successor.row, successor.name) if successor is not None else corrected
         rows += [row for row in others if row.passage.path not in {known.passage.path for known in rows}]
         rows = [row for row in rows if corrected is None or row.passage.path != corrected[0].passage.path]
         if not rows and corrected is None:
@@ -156,7 +168,7 @@ def with_others(
         yield from text if both.text == done.text else [AnswerText(both.text)]
         comparison = said_by(store, both.citations[0], both.citations[1:])
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
-        is_newest = both.text != done.text or asks_now(question)
+        is_newest = both.text != done.text or asks_now(question) or asks_at_last(question)
         advice = "" if is_newest and not both.doubtful else ". Name the one that is meant"
         yield Finished(replace(both, notices=(*both.notices, f"{comparison}{more}{advice}")))
 
@@ -211,24 +223,36 @@ def _other_values(
             continue
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit)]
+        if _CURRENCY.search(done.text):
+            units = [unit for unit in units if _CURRENCY.search(unit)]
         ranked = sorted(units, key=lambda unit: -log_odds(scores, source.text, unit))
         unit = ranked[0] if ranked else ""
         if not unit or log_odds(scores, source.text, unit) < _LEAST_LOG_ODDS:
             continue
-        stems = _context(source, source.text if whole else unit)
-        if not all(has_stem(stem, stems) for stem in own) or not own & content_stems(unit):
+        line = _line_of(source.text, unit) if asks_at_last(question) else unit
+        stems = _context(source, source.text if whole else line)
+        needed = own - _COSTS if _COSTS & stems else own
+        if not all(has_stem(stem, stems) for stem in needed) or not own & content_stems(line):
             continue
         value = value_in(question, scores, source.text, unit, pattern)
         passage = store.passage(source.chunk_id, [source.path])
         if passage is None or not differ((done.text, citation.quote), (value, unit)):
             continue
         cited = QuoteFinder([source]).find(unit)
+        judged = [replace(cited, quote=line)] if cited else []
         verdict = verify_answer(
-            question, [cited] if cited else [], [], [source], embedder=embedder, span_scorer=span_scorer
+            question, judged, [], [source], embedder=embedder, span_scorer=span_scorer
         )
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
             seen.add(source.path)
             yield Row(passage, unit)
+
+
+def _line_of(text: str, unit: str) -> str:
+    """The line in which a sentence stands, such as an item of minutes: what it costs is told apart from what it is."""
+    begin = text.find(unit)
+    end = text.find("\n", begin)
+    return text[text.rfind("\n", 0, begin) + 1 : end if end >= 0 else len(text)]
 
 
 def _context(source: Source, sentence: str) -> set[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ASKS_NOW = re.compile(
     r"\b(?:now|nowadays|current(?:ly)?|today|latest|newest|at\s+present|at\s+the\s+moment|these\s+days)\b", re.I
 )
+_ASKS_AT_LAST = re.compile(r"\bin\s+the\s+end\b|\b(?:finally|eventually|ultimately|actually)\b", re.I)
 _ASKS_IN_PRESENT = re.compile(
     r"^(?:up\s+to\s+)?(?:(?:at|by|in|on|from|to|for|with|of|since|until)\s+)?(?:who|what|which|where|when|how)\b"
     r"(?:(?!\b(?:was|were|did|had)\b).)*?"
@@ -40,9 +41,14 @@ def asks_now(question: str) -> bool:
     return _ASKS_NOW.search(question) is not None
 
 
+def asks_at_last(question: str) -> bool:
+    """True if a question asks for what came of a plan: 'What did it cost in the end?'"""
+    return _ASKS_AT_LAST.search(question) is not None
+
+
 def asks_in_present(question: str) -> bool:
     """True if a question asks for what holds, and so for what the newest of documents that disagree says."""
-    return asks_now(question) or (_ASKS_IN_PRESENT.search(question) is not None and not asks_then(question))
+    return asks_now(question) or asks_at_last(question) or (_ASKS_IN_PRESENT.search(question) is not None and not asks_then(question))
 
 
 def asks_then(question: str) -> bool:

@@ -38,6 +38,8 @@ _MOST = 500
 """Maximum documents that are shown, counted and added up."""
 _MOST_SENTENCES, _FEWEST_WORDS = 4, 4
 """Sentences of the latest letter that are quoted, and their least number of words."""
+_LONGEST_PARTY = 5
+"""Words of a party's name; a longer line is an address."""
 _WITH_AMOUNTS = CLAIMS | {"order", "offer", "payslip"}
 
 
@@ -55,6 +57,10 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     groups = _groups(request)
     reading = yield from _reading(store, [kind for group in groups for kind in group], below)
     request = request_of(with_capitals(question, reading.parties), today) or request
+    if inside := _folder_of_topic(store, request, reading, below):
+        request = replace(request, topic="", topic_as_asked="", folder=request.topic_as_asked)
+        below = inside
+        reading = yield from _reading(store, [kind for group in groups for kind in group], below)
     readings = [one for group in groups if (one := reading.only(group)).records]
     if not readings or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
         yield from _counted(store, question, request, reading, below, began)
@@ -76,6 +82,17 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         yield from _shown(store, question, request, selection, readings[0], (), below, began)
     elif text := _why_none(request, selection, readings[0], is_about=is_about):
         yield from _said(store, question, text, readings[0], below, began)
+
+
+def _folder_of_topic(store: Store, request: Request, reading: Reading, under: Sequence[Path]) -> Sequence[Path]:
+    """The folders that the topic names, 'flat' in 'invoices for the flat'; none if a party is called so."""
+    if not request.topic or request.who or request.role is Role.MENTION:
+        return ()
+    topic = stems_in(request.topic)
+    if any(topic <= content_stems(name) for name in reading.parties if len(name.split()) <= _LONGEST_PARTY):
+        return ()
+    folders = folders_named(store, request.topic_as_asked, under)
+    return folders if any(record.path.is_relative_to(one) for record in reading.records for one in folders) else ()
 
 
 def _is_of_one_document(question: str, selection: Selection | None) -> bool:
@@ -117,6 +134,7 @@ def _shown(
         shown = show(store, sentences_of(records[0].passages, _FEWEST_WORDS, own=True)[:_MOST_SENTENCES])
         lines = [wording.Listed(records[0])]
     else:
+        records = records or wording.only_undecided(request, selection)[:_MOST]
         rows = [_row(record, _amount(selection, record), request, selection) for record in records]
         shown = show(store, [row for row, _ in rows if row is not None])
         citations = iter(shown.citations)
@@ -129,7 +147,10 @@ def _shown(
         notes.append(f"{apart[0].kind.plural(len(apart))} {'is' if len(apart) == 1 else 'are'} not among them.")
     text = wording.text(request, selection, reading, lines, notes, store.volumes.roots())
     not_read = unread.may_hold_answer(store, under)
-    yield from finish(store, question, text, shown, under, (began, reading.passages, reading.files), not_read=not_read)
+    read_for_it = (began, reading.passages, reading.files)
+    is_open = request.task is Task.COUNT and request.paid is not None and bool(selection.undecided)
+    support = 0.0 if is_open else None
+    yield from finish(store, question, text, shown, under, read_for_it, not_read=not_read, support=support)
 
 
 def _is_narrowed(request: Request) -> bool:

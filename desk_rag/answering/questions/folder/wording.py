@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from desk_rag.answering.events import Citation
+from desk_rag.answering.questions.folder.reading.kinds import CLAIMS
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, sums, written
 from desk_rag.answering.questions.folder.reading.periods import written as written_date
 from desk_rag.answering.questions.folder.reading.records import Reading, Record
@@ -43,6 +44,7 @@ def text(
 ) -> str:
     """The whole text of an answer."""
     amounts = {id(record): selection.amounts.get(index) for index, record in enumerate(selection.chosen)}
+    amounts |= {id(record): _amount_of(record, request) for record in only_undecided(request, selection)}
     lines = [_line(one, amounts.get(id(one.record)), roots) for one in shown]
     notes = [*_notes(request, selection), *filter(None, notes)]
     lines = [*_grouped(request, selection), *lines]
@@ -55,6 +57,11 @@ def none(request: Request, reading: Reading, near: str) -> str:
     what = f"No {request.kind.name}{those} was found"
     hint = f" Did you mean “{near}”?" if near else ""
     return f"{what} among the {request.kind.plural(len(reading.records))} that were read{_parties(reading)}.{hint}"
+
+
+def _amount_of(record: Record, request: Request) -> Amount | None:
+    amount = record.amount(request.measure) if request.kind.name in CLAIMS else None
+    return amount if isinstance(amount, Amount) else None
 
 
 def not_understood(request: Request) -> str:
@@ -71,6 +78,12 @@ def only_own(request: Request, selection: Selection) -> str:
     kind, count = request.kind, len(selection.own)
     sent = f"{kind.plural(count)} {'was' if count == 1 else 'were'} sent to others"
     return f"No {kind.name} that was to be paid was found: {sent} by {clean_name(selection.own[0].party)}."
+
+
+def only_undecided(request: Request, selection: Selection) -> list[Record]:
+    """The documents to list for 'Which are unpaid?' where none says so, and some do not say that they were paid."""
+    is_asked = request.task is Task.LIST and request.paid is False and not selection.chosen
+    return sorted(selection.undecided, key=by_date) if is_asked else []
 
 
 def by_date(record: Record) -> tuple[int, int, int]:
@@ -101,6 +114,11 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             if request.task is Task.COUNT:
                 kind = request.kind.plural(2).removeprefix("2 ")
                 return f"{count:,} (counted: {kind}{_those(request, selection)}{of_all})"
+            if only_undecided(request, selection):
+                silent = len(selection.undecided)
+                verb = "does not say that it was" if silent == 1 else "do not say that they were"
+                of_those = f"{_whose(request, by_words=selection.by_words)}{_when(request)}"
+                return f"No {request.kind.name}{of_those} says that it is unpaid, but {silent:,} {verb} paid{of_all}:"
             if request.task is Task.LIST:
                 return f"{of_them}{':' if shown else '.'}"
             if not shown:
@@ -153,7 +171,7 @@ def _sum(amounts: Sequence[Amount], request: Request) -> str:
 
 def _whose(request: Request, *, by_words: bool) -> str:
     if not request.topic:
-        return ""
+        return f" in the folder {request.folder}" if request.folder else ""
     if request.who:
         sender, recipient = request.who.sender, request.who.recipient
         names = f"{f' from {sender}' if sender else ''}{f' to {recipient}' if recipient else ''}"
@@ -214,7 +232,7 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
         yield f"{which}: {_names(selection.only_mention)}."
     for record, first in selection.repeated:
         yield f"Counted once: {clean_name(record.path.name)} repeats {record.number} of {clean_name(first.path.name)}."
-    if selection.undecided:
+    if selection.undecided and not only_undecided(request, selection):
         silent = request.kind.plural(len(selection.undecided))
         verb = "does not say whether it is" if len(selection.undecided) == 1 else "do not say whether they are"
         yield f"{silent} {verb} paid: {_names(selection.undecided)}."

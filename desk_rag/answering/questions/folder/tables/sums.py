@@ -9,10 +9,12 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.conditions import YesNo, conditions
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
@@ -30,14 +32,19 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import Passage
 
-_MANY = re.compile(r"^how\s+(?:many|much)\s+(?P<unit>[^\W\d_]+)\s+(?:did|have|has|had|were|was)\s+(?P<rest>.+)", re.I)
+_MANY = re.compile(
+    r"^how\s+(?:many|much)\s+(?P<unit>[^\W\d_]+)(?P<of>\s+of\s+(?:[^\W\d_]+\s+){0,2}?[^\W\d_]+)?\s+(?:did|have|has|had|were|was)\s+"
+    r"(?P<rest>.+)",
+    re.I,
+)
+"""'How many hours did Ana work?', 'How many jars of honey were sold?'"""
 _TOTAL = re.compile(
     r"^(?:what\s+(?:is|was|are|were)\s+)?(?:the\s+)?(?:total|sum)\s+(?:number\s+)?(?:of\s+)?(?:(?:all|my|the|our)\s+)*"
     r"(?P<unit>[^\W\d_]+)(?P<rest>(?:\s+.+)?)$",
     re.I,
 )
 _DONE = re.compile(
-    r"^how\s+many\s+(?P<things>(?:[^\W\d_]+\s+){1,3}?)(?:were|was|have\s+been|has\s+been)\s+(?P<unit>[a-z]{3,}(?:ed|en|ld|nt))"
+    r"^how\s+(?:many|much)\s+(?P<things>(?:[^\W\d_]+\s+){1,3}?)(?:were|was|have\s+been|has\s+been)\s+(?P<unit>[a-z]{3,}(?:ed|en|ld|nt))"
     r"\b(?P<rest>.*)$",
     re.I,
 )
@@ -54,10 +61,17 @@ _PAID = re.compile(
 )
 _PAYMENTS = frozenset({"amount", "betrag", "debit", "paid", "payment", "spent"})
 """Columns of payments."""
+_MONEY = frozenset({"money", "amount", "betrag", "income", "revenue", "takings", "total", "turnover"})
+"""Columns of money, where it came in or went out."""
+_FEWEST_NUMBERED = 3
+"""Rows that one after the other have the numbers 1, 2 and 3, so that these are their names and no quantity."""
 _READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
 """Names of tables whose numbers grow from row to row, so that they must not be added up."""
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MONTH = re.compile(rf"\b({'|'.join(MONTHS)})\s+((?:19|20)\d\d)\b", re.I)
+_QUARTER = re.compile(
+    r"\b(?P<year>(?:19|20)\d\d)\s?[-/]?\s?Q(?P<number>[1-4])\b|\bQ(?P<before>[1-4])\s?[-/]?\s?(?P<later>(?:19|20)\d\d)\b", re.I
+)
 _LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
 _MOST = 200
 _BEGINNING = 200
@@ -96,7 +110,10 @@ class _Asked:
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the sum and every row of it; nothing if no table has such a column, or no row is of what is asked."""
-    for sum_question in filter(None, (_asked(question, today), _asked_as_done(question, today))):
+    _, asked_conditions = conditions(" ".join(question.split()).rstrip("?!. "))
+    if any(isinstance(one, YesNo) and one.needed for one in asked_conditions):
+        return  # a sum over all rows says nothing of those that have not paid
+    for sum_question in filter(None, (_asked_as_done(question, today), _asked(question, today))):
         if (yield from _sum(store, question, sum_question, under)):
             return
 
@@ -112,13 +129,15 @@ def _sum(
         for passage in store.passages_of(document.path):
             passages += 1
             cells += _cells(passage, sum_question)
+    cells = [cell for cell in cells if not _is_name_of_row(cell, cells)]
     known = {stem for cell in cells for stem in cell.words | cell.around}
     unknown = sum_question.others - known
     may_lack = 0 if sum_question.of_payee or sum_question.is_done else 1
     if not cells or len(unknown) > may_lack or not sum_question.names <= known:
         return False
     wanted = sum_question.names | (sum_question.others - unknown)
-    named = [cell for cell in cells if wanted <= cell.words]
+    named = [cell for cell in cells if sum_question.is_done and _is_called(cell, sum_question.unit) and wanted <= cell.around]
+    named = named or [cell for cell in cells if wanted <= cell.words]
     if not named and not (sum_question.of_payee or sum_question.is_done):
         named = [cell for cell in cells if wanted <= cell.words | cell.around]
     counted = [cell for cell in named if cell.number is not None]
@@ -130,7 +149,8 @@ def _sum(
     timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
     column = _column_asked(question, timed or counted)
     added = [cell for cell in timed if cell.column.casefold() == column]
-    if sum_question.of_payee and not added:
+    is_of_time = any(_QUARTER.search(cell.row.text) or _days(cell) for cell in counted)
+    if not added and (sum_question.of_payee or sum_question.is_done or not is_of_time):
         return False
     shown = show(store, [cell.row for cell in added[:_MOST]])
     doubts = [*_doubts(sum_question, added)]
@@ -139,6 +159,21 @@ def _sum(
     read = (began, passages, len(files))
     yield from finish(store, question, "\n".join(lines), shown, under, read, found=bool(added), support=support)
     return True
+
+
+def _is_called(cell: _Cell, unit: str) -> bool:
+    """True if the column is called as what was done, 'Received', so that the file's name says what was received."""
+    return content_stems(cell.column) == content_stems(unit)
+
+
+def _is_name_of_row(cell: _Cell, cells: Sequence[_Cell]) -> bool:
+    """True if the column numbers the rows of its file one after the other: plots 1, 2 and 3 add up to nothing."""
+    path, column = cell.row.passage.path, cell.column
+    numbers = [one.number for one in cells if one.row.passage.path == path and one.column == column]
+    known = [number for number in numbers if number is not None]
+    return len(known) == len(numbers) >= _FEWEST_NUMBERED and all(
+        later - number == 1 for number, later in pairwise(known)
+    )
 
 
 def _column_asked(question: str, cells: Sequence[_Cell]) -> str:
@@ -164,7 +199,8 @@ def _asked(question: str, today: date) -> _Asked | None:
     if of_payee and not names:
         return None
     of_names = content_stems(" ".join(names))
-    others = content_stems(rest) - of_names - _LIGHT
+    things = match.groupdict().get("of") or ""
+    others = content_stems(f"{things} {rest}") - of_names - _LIGHT
     unit = "amount" if of_payee else match["unit"].lower()
     of_money = amounts.asks_money(plain)
     names_of = (frozenset(of_names), frozenset(others))
@@ -213,14 +249,23 @@ def _is_label_of(label: str, asked: _Asked) -> bool:
 
 def _is_of(unit: str, text: str) -> bool:
     """True if a header or the words behind a number name the unit."""
-    alike = next((group for group in (*amounts.UNITS, _PAYMENTS) if unit in group), {unit})
+    alike = next((group for group in (*amounts.UNITS, _PAYMENTS, _MONEY) if unit in group), {unit})
     return bool(content_stems(unit) & content_stems(text)) or any(
         word.lower() in alike for word in re.findall(r"[^\W\d_]+", text)
     )
 
 
 def _holds(period: Period, cell: _Cell) -> bool:
-    """True if a date or year of the row lies in the period; without one, the year of its heading or of its file."""
+    """True if a date of the row lies in the period, or all of the quarter that it names."""
+    quarter = _QUARTER.search(cell.row.text)
+    if quarter is not None:
+        year, number = int(quarter["year"] or quarter["later"]), int(quarter["number"] or quarter["before"])
+        return all(period.holds(Date(year, 3 * number - 2 + month, 0)) for month in range(3))
+    return any(period.holds(day) for day in _days(cell))
+
+
+def _days(cell: _Cell) -> list[Date]:
+    """The dates or years of a row; without one, the year of its heading or of its file."""
     days = [day for day in all_dates(cell.row.text) if day.year]
     if not days and _is_line(cell):
         beginning = f"{cell.row.passage.title} {cell.row.passage.chunk.text[:_BEGINNING]}"
@@ -235,7 +280,7 @@ def _holds(period: Period, cell: _Cell) -> bool:
         labels = f"{cell.row.passage.chunk.location.heading} {cell.row.passage.path.stem}"
         years = [year for year in years if _YEAR.fullmatch(year)] or _YEAR.findall(labels)
         days = [Date(int(year), month, 0) for year in years for month in months]
-    return any(period.holds(day) for day in days)
+    return days
 
 
 def _is_line(cell: _Cell) -> bool:

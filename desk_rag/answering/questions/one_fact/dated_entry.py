@@ -1,0 +1,49 @@
+"""Add the day of a diary's entry to an answer that says 'when' by the time of day, or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished
+from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.answering.requirements.dates import dates
+from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.statements.dated_lines import dated_heading
+
+_ASKS_DAY = re.compile(r"^(?:(?:since|until|from|by)\s+)?when\b|^(?:on\s+)?(?:which|what)\s+(?:day|date)\b", re.I)
+_CLOCK = re.compile(r"\W*(?:at\s+)?\d{1,2}[.:]\d{2}(?:\s?[ap]\.?m\.?)?\W*", re.I)
+
+
+def name_day(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
+    """Pass on an answer; where the question asks for a day and its quote says none, name the date above the entry."""
+    if not _ASKS_DAY.search(question.strip()):
+        yield from events
+        return
+    text: list[AnswerEvent] = []
+    for event in events:
+        if isinstance(event, AnswerText):
+            text.append(event)
+            continue
+        dated = _with_day(event.answer) if isinstance(event, Finished) else None
+        if dated is not None:
+            yield Evidence(dated.citations[-1], dated.support)
+            yield AnswerText(dated.text)
+            yield Finished(dated)
+        else:
+            yield from text if isinstance(event, Finished) else ()
+            yield event
+
+
+def _with_day(done: Answer) -> Answer | None:
+    """The answer with the day of its entry; None if its quote says a day, or stands below no date."""
+    if not done.found or len(done.citations) != 1 or dates(done.citations[0].quote):
+        return None
+    source = next((one for one in done.sources if one.number == done.citations[0].source_number), None)
+    heading = dated_heading(place_of_source(source), done.citations[0].quote) if source is not None else ""
+    line = QuoteFinder([source]).find(heading) if source is not None and heading else None
+    if line is None:
+        return None
+    day = line.quote if not _CLOCK.fullmatch(done.text) else f"{line.quote}, {done.text.strip(' .')}"
+    return replace(done, text=day, citations=(*done.citations, line))

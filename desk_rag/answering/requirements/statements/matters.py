@@ -1,0 +1,53 @@
+"""Tell whether a sentence is about the thing that a question asks about, or about its contrary or another thing."""
+
+from __future__ import annotations
+
+import re
+
+from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.documents.sentences import quotable
+
+_CONTRARIES = tuple(
+    tuple(content_stems(side) for side in pair.split(" / "))
+    for pair in (
+        "full / half", "upper / lower", "front / rear", "summer / winter", "spring / autumn", "gross / net", "single / double",
+        "minimum / maximum", "inner / outer", "arrival / departure", "outward / return", "male / female", "indoor / outdoor",
+        "debit / credit", "weekday / weekend", "adult / child", "left / right", "wholesale / retail",
+    )
+)  # fmt: skip
+"""Words that part two things of one kind: who asks for the one is not answered by the other."""
+_WHETHER = re.compile(
+    r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
+)
+_OF_KIND = re.compile(r"\b(?:an?|any)\s+(?P<thing>[a-z]{3,})\b(?!\s+(?:of|lot|few|bit|pair)\b)", re.I)
+_PLURAL = re.compile(r"\b(?:keep|have|own|bring|use|light|plant|sell|park|hold)\s+(?P<thing>[a-z]{3,}s)\b", re.I)
+
+
+def is_contrary(question: str, sentence: str) -> bool:
+    """True if a sentence has the contrary of a word of the question, and not the word itself."""
+    asked, stems = content_stems(question), content_stems(sentence)
+    for one, other in _CONTRARIES:
+        for mine, opposite in ((one, other), (other, one)):
+            if mine & asked and not opposite & asked and opposite & stems and not mine & stems:
+                return True
+    return False
+
+
+def is_of_another_kind(question: str, sentence: str, place: Place) -> bool:
+    """True if the kind of thing that a question for yes or no asks about stands in another sentence of the passage.
+
+    'May I keep a dog?' is answered by 'no dog', not by 'One cat is allowed' behind it.
+    """
+    plain = question.strip()
+    if not _WHETHER.match(plain):
+        return False
+    things = [match["thing"] for pattern in (_OF_KIND, _PLURAL) for match in pattern.finditer(plain)]
+    own = content_stems(sentence)
+    for thing in things:
+        stems = content_stems(thing)
+        if not stems or any(has_stem(stem, own) for stem in stems):
+            continue
+        if any(has_stem(stem, content_stems(unit)) for unit in quotable(place.text) for stem in stems):
+            return True
+    return False

@@ -1,0 +1,91 @@
+"""What speaks against an answer, which unit it leaves out, and who holds an office by the newest paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answering.events import Answer, AnswerMode, Citation, Timings
+from desk_rag.answering.questions.one_fact import doubts
+from desk_rag.answering.questions.one_fact.holders import newer_holder
+from desk_rag.answering.requirements.places import Place
+from desk_rag.documents.chunking import Location
+from desk_rag.store.store import Store
+from tests.answering.questions.test_payments import _index
+
+SHED = Place("The shed is covered against fire; the excess is £100.", "policies\ninsurance Cheviot", 0)
+SHOW = Place("The cup for the best onions went to Idris Gwynne.", "minutes\nAGM", 0)
+LUNCH = Place("Lunch with Stanley: 13 December 2025; Place: Whitby, The Magpie", "calendar", 0)
+HOME = Place("It goes to Nasreen, who was first on the waiting list.", "minutes", 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "place", "is_doubted"),
+    [
+        ("What is the excess of my car insurance?", "£100", SHED, True),
+        ("What is the excess of my shed insurance?", "£100", SHED, False),
+        ("Who won the cup for the best leeks?", "Idris Gwynne", SHOW, True),
+        ("Who won the cup for the best onions?", "Idris Gwynne", SHOW, False),
+        ("Which hotel did we stay at in Whitby?", "The Magpie", LUNCH, True),
+        ("What is Stanley's telephone number?", "01632 960809", Place("Stanley Coombs, home: 01632 960809", "c", 0), False),
+        ("Where is the lunch in Whitby?", "The Magpie", LUNCH, False),
+        ("Who had it before?", "the waiting list", HOME, True),
+        ("How much is in the account?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), True),
+        ("What interest does the account pay?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), False),
+    ],
+)
+def test_what_speaks_against_an_answer(question: str, answer: str, place: Place, is_doubted: bool) -> None:
+    assert bool(doubts.reason(question, answer, place.text, place)) is is_doubted
+
+
+def test_a_unit_that_is_left_out_is_named() -> None:
+    quote = "Notice: the tenant gives one month, the landlord two."
+    assert "“two” is of months" in doubts.unit_meant("How long is the notice for the landlord?", "two", quote)
+    assert doubts.unit_meant("How long is the notice for the tenant?", "one month", quote) == ""
+    assert doubts.unit_meant("How long is it let?", "two", "It is let for two years.") == ""
+
+
+PAPERS = {
+    "club/lease 2018.md": "# Lease of 4 May 2018\n\nSigned for the club by Marten Voss, President.\n",
+    "club/minutes 2023.md": "# Meeting, 14 October 2023\n\n- President: Marten Voss (re-elected)\n- Treasurer: Ilse Brandow\n",
+    "club/minutes 2025.md": (
+        "# Meeting, 11 October 2025\n\nMarten Voss retired. Sofie Lund was elected president with 21 votes; Otto Falk"
+        " had 12. Pavel Kiss was elected treasurer and stays boatman.\n"
+    ),
+    "council/letter 2026.md": "# Letter of 3 February 2026\n\nOur chairwoman is Dora Finch.\n",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    opened = _index(tmp_path_factory.mktemp("papers"), PAPERS)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("question", "said", "file", "holder"),
+    [
+        ("Who is the president of the club now?", "Marten Voss", "club/lease 2018.md", "Sofie Lund"),
+        ("Who is the president?", "Marten Voss", "club/minutes 2023.md", "Sofie Lund"),
+        ("Who is the president?", "Sofie Lund", "club/minutes 2025.md", None),
+        ("Who is the treasurer of the club?", "Ilse Brandow", "club/minutes 2023.md", "Pavel Kiss"),
+        ("Who is the boatman?", "Ilse Brandow", "club/minutes 2023.md", "Pavel Kiss"),
+        ("Who was the president in 2023?", "Marten Voss", "club/minutes 2023.md", None),
+        ("Who is the secretary?", "Marten Voss", "club/minutes 2023.md", None),
+        ("Who is the chair of the rowing team?", "Marten Voss", "club/minutes 2023.md", None),
+    ],
+)
+def test_the_newest_paper_says_who_holds_an_office(
+    store: Store, question: str, said: str, file: str, holder: str | None
+) -> None:
+    path = next(row.path for row in store.documents(None) if str(row.path).endswith(file))
+    cited = Citation(1, path, Location(), said)
+    answer = Answer(
+        question=question, text=said, found=True, citations=(cited,), dropped_quotes=(), sources=(),
+        timings=Timings(()), warm_chunks=0, cold_chunks=0, mode=AnswerMode.CACHED, model="", raw="",
+    )  # fmt: skip
+    newer = newer_holder(store, answer, question, ())
+    assert (newer and newer.name) == holder

@@ -22,7 +22,7 @@ _HEAD = 64
 """The only width of a head."""
 _MOST_INNER, _MOST_WIDTH = 1536, 1024
 _LEAST_ROWS = 48
-"""Of a part of a pass that is shared out among threads."""
+"""Fewest rows of a part, where a pass is shared out among threads."""
 _KEPT = 1 << 20
 """Numbers of work space that are kept between passes."""
 

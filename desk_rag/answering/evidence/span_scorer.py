@@ -32,7 +32,7 @@ from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 from desk_rag.model.embedded import threads
-from desk_rag.model.embedded.compiled_bert import in_bf16
+from desk_rag.model.embedded.compiled_bert import in_13_bits, in_bf16
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import Embedder
@@ -312,6 +312,8 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
         precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
         if embedder.computes_in_half and bert.device.type == "cpu":
             net.bert, precision = in_bf16(net.bert), nullcontext
+        elif bert.device.type == "cpu":
+            net.bert = in_13_bits(net.bert)
         elif embedder.computes_in_half:  # what autocast would do before every product
             for linear in linear_layers(net.bert).values():
                 linear.to(torch.bfloat16)

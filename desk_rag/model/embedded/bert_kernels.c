@@ -37,23 +37,6 @@ INLINE vec as_half(vec value) {
     return (vec)_mm512_slli_epi32(wide, 16);
 }
 
-/* x * Phi(x) to 2e-5: between -4.5 and 4.5 Phi(x) - 0.5 is x times a polynomial of its square. */
-INLINE vec gelu(vec x) {
-    vec near = larger(smaller(x, all(4.5f)), all(-4.5f)), square = near * near;
-    vec p = all(8.66131914e-14f);
-    p = p * square - 1.08620847e-11f;
-    p = p * square + 6.14836293e-10f;
-    p = p * square - 2.09841886e-08f;
-    p = p * square + 4.8892889e-07f;
-    p = p * square - 8.38307642e-06f;
-    p = p * square + 0.000111300644f;
-    p = p * square - 0.00117768196f;
-    p = p * square + 0.00996180158f;
-    p = p * square - 0.0664847195f;
-    p = p * square + 0.398941815f;
-    return x * (near * p + 0.5f);
-}
-
 /* rows [count, in] times a matrix, PANEL columns at a time, so that they stay near while all rows pass. Memory behind
    the last row must be readable up to a multiple of PANEL rows. */
 INLINE void multiply_half(const half *rows, int64_t count, const HalfMatrix *m, half *to, float *sums,

@@ -1,4 +1,8 @@
-"""BERT in bfloat16 by the compiled kernels, a text at a time and without filling up; for CPUs with AMX."""
+"""BERT by the compiled kernels, a text at a time and without filling up.
+
+In bfloat16 on a CPU with AMX. On one with AVX2 alone, what is multiplied are whole numbers of 13 bits, with a scale per
+row: half the work of fp32, and a third of bfloat16's errors.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,11 @@ from desk_rag.model.embedded.bert_bf16 import Bf16Bert
 _PANEL, _HEAD = 32, 32
 _LONGEST = 512
 """As in bert_kernels.c."""
+_MOST, _MOST_INPUTS = 4095, 1536
+"""As in products.h and products_avx2.h."""
 
 
-class _Matrix(ctypes.Structure):
+class _HalfMatrix(ctypes.Structure):
     """`HalfMatrix` in bert_kernels.c."""
 
     _fields_ = (
@@ -31,26 +37,37 @@ class _Matrix(ctypes.Structure):
     )
 
 
-class _Layer(ctypes.Structure):
+_NORMS = tuple(
+    (name, ctypes.c_void_p) for name in ("attention_weight", "attention_bias", "output_weight", "output_bias")
+)
+_MATRICES = ("inward", "outward", "widen", "narrow")
+
+
+class _HalfLayer(ctypes.Structure):
     """`BertLayer` in bert_kernels.c."""
 
-    _fields_ = (
-        *((name, _Matrix) for name in ("inward", "outward", "widen", "narrow")),
-        *((name, ctypes.c_void_p) for name in ("attention_weight", "attention_bias", "output_weight", "output_bias")),
-    )
+    _fields_ = (*((name, _HalfMatrix) for name in _MATRICES), *_NORMS)
+
+
+class _WideLayer(ctypes.Structure):
+    """`BertLayer` in bert_avx2.c."""
+
+    _fields_ = (*((name, kernels.Matrix) for name in _MATRICES), *_NORMS)
 
 
 class CompiledBert(nn.Module):
     """Stands where a `Bert` stood and shares its embeddings and norms. For inference only, on one thread."""
 
     def __init__(self, library: ctypes.CDLL, bert: Bert) -> None:
-        """Use `in_bf16`, which checks that the BERT is served."""
+        """Use `in_bf16` or `in_13_bits`, which check that the BERT is served."""
         super().__init__()
         self.config, self.embeddings, self._library = bert.config, bert.embeddings, library
         self._kept: list[Tensor] = []
         """Tensors whose addresses are in `_layers`."""
         layers = list(bert.encoder["layer"].children())
-        self._layers = (_Layer * len(layers))(*map(self._layer, layers))
+        self._in_half = hasattr(library, "pack_half")
+        kind: Any = _HalfLayer if self._in_half else _WideLayer
+        self._layers = (kind * len(layers))(*(kind(*self._layer(layer)) for layer in layers))
 
     @property
     def device(self) -> torch.device:
@@ -76,28 +93,35 @@ class CompiledBert(nn.Module):
     def _run(self, address: int, length: int) -> None:
         """Run the layers over the states of one text, in place."""
         config = self.config
-        widest = max(3 * config.hidden_size, config.intermediate_size)
-        work = torch.zeros((length + _PANEL) * (config.hidden_size + widest), dtype=torch.bfloat16)
+        width, inner = config.hidden_size, config.intermediate_size
+        if self._in_half:
+            work = torch.zeros((length + _PANEL) * (width + max(3 * width, inner)), dtype=torch.bfloat16)
+        else:
+            work = torch.empty(self._library.bert_work_size(width, inner, length), dtype=torch.uint8)
         self._library.run_bert(
             self._layers, len(self._layers), config.hidden_size, config.num_attention_heads, config.layer_norm_eps,
             address, length, work.data_ptr(),
         )  # fmt: skip
 
-    def _layer(self, layer: Any) -> _Layer:
+    def _layer(self, layer: Any) -> list[Any]:
         own, output = layer.attention["self"], layer.attention["output"]
+        groups = (own.query, own.key, own.value), (output.dense,), (layer.intermediate["dense"],), (layer.output.dense,)
         norms = [part for norm in (output.LayerNorm, layer.output.LayerNorm) for part in (norm.weight, norm.bias)]
-        return _Layer(
-            self._packed(own.query, own.key, own.value), self._packed(output.dense),
-            self._packed(layer.intermediate["dense"]), self._packed(layer.output.dense),
-            *(self._address(norm.detach().float()) for norm in norms),
-        )  # fmt: skip
+        return [*(self._packed(*group) for group in groups), *(self._address(norm.detach().float()) for norm in norms)]
 
-    def _packed(self, *linears: nn.Linear) -> _Matrix:
-        weight = torch.cat([one.weight.detach() for one in linears]).bfloat16()
-        packed = torch.empty_like(weight)
-        self._library.pack_half(weight.data_ptr(), *weight.shape, packed.data_ptr())
-        bias = torch.cat([one.bias.detach() for one in linears]).bfloat16().float()
-        return _Matrix(self._address(packed), self._address(bias), *weight.shape)
+    def _packed(self, *linears: nn.Linear) -> _HalfMatrix | kernels.Matrix:
+        weight = torch.cat([one.weight.detach() for one in linears])
+        bias = torch.cat([one.bias.detach() for one in linears])
+        if self._in_half:
+            weight, bias = weight.bfloat16(), bias.bfloat16().float()
+            packed = torch.empty_like(weight)
+            self._library.pack_half(weight.data_ptr(), *weight.shape, packed.data_ptr())
+            return _HalfMatrix(self._address(packed), self._address(bias), *weight.shape)
+        scales = weight.abs().amax(1).div_(_MOST).clamp_min_(1e-30)
+        codes = (weight / scales[:, None]).round_().to(torch.int16)
+        packed = torch.empty_like(codes)
+        self._library.pack_wide(codes.data_ptr(), *codes.shape, packed.data_ptr())
+        return kernels.Matrix(self._address(packed), self._address(scales), self._address(bias), *codes.shape)
 
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor.contiguous())
@@ -106,9 +130,22 @@ class CompiledBert(nn.Module):
 
 def in_bf16(bert: Bert) -> CompiledBert | Bf16Bert:
     """`bert` by the compiled kernels; by torch without them, without AMX, or if its shape is another."""
-    library, config = kernels.library(), bert.config
-    if library is None or not hasattr(library, "run_bert"):
+    library = kernels.library()
+    if library is None or not hasattr(library, "pack_half") or not _is_served(bert):
         return Bf16Bert(bert)
-    fits = config.max_position_embeddings <= _LONGEST and config.hidden_size == _HEAD * config.num_attention_heads
-    fits = fits and config.hidden_size % _PANEL == config.intermediate_size % _PANEL == 0
-    return CompiledBert(library, bert) if fits else Bf16Bert(bert)
+    return CompiledBert(library, bert)
+
+
+def in_13_bits(bert: Bert) -> CompiledBert | Bert:
+    """`bert` by the compiled kernels for AVX2; itself without them, or if its shape is another."""
+    library = kernels.library()
+    if library is None or not hasattr(library, "pack_wide") or not _is_served(bert):
+        return bert
+    return CompiledBert(library, bert)
+
+
+def _is_served(bert: Bert) -> bool:
+    config = bert.config
+    fits = config.max_position_embeddings <= _LONGEST and config.intermediate_size <= _MOST_INPUTS
+    fits = fits and config.hidden_size == _HEAD * config.num_attention_heads
+    return fits and config.hidden_size % _PANEL == config.intermediate_size % _PANEL == 0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +21,13 @@ from desk_rag.model.packed_linear import PackedPart
 _HEAD = 64
 """The only width of a head."""
 _MOST_INNER, _MOST_WIDTH = 1536, 1024
+_LEAST_ROWS = 48
+"""Fewest rows of a part, where a pass is shared out among threads."""
 _KEPT = 1 << 20
 """Numbers of work space that are kept between passes."""
+
+_RunLayers = Callable[[int, int, range, torch.Tensor | None, torch.Tensor], None]
+"""(first layer, number of layers, rows, memory for their keys before RoPE, work space)."""
 
 
 class _Layer(ctypes.Structure):
@@ -98,32 +107,73 @@ class CompiledLayers:
         slabs = _slabs(cache)
         rows, start = x.shape[1], cache.layers[0].length
         assert start + rows <= slabs[0].capacity, "slab too small: the engine plans its capacity"
-        with self._work_for(rows) as work:
 
-            def run_layers(first: int, count: int, bare: torch.Tensor | None) -> None:
-                self._library.run_layers(
-                    ctypes.addressof(self._layers[first]), ctypes.addressof(slabs[first]), count,
-                    ctypes.addressof(self._shape), x.data_ptr(), rows, start, cosines.data_ptr(), sines.data_ptr(),
-                    None if bare is None else bare.data_ptr(), work.data_ptr(),
-                )  # fmt: skip
+        def run_layers(first: int, count: int, own: range, bare: torch.Tensor | None, work: torch.Tensor) -> None:
+            self._library.run_layers(
+                ctypes.addressof(self._layers[first]), ctypes.addressof(slabs[first]), count,
+                ctypes.addressof(self._shape), x[:, own.start].data_ptr(), len(own), start + own.start,
+                cosines[own.start].data_ptr(), sines[own.start].data_ptr(),
+                None if bare is None else bare.data_ptr(), work.data_ptr(),
+            )  # fmt: skip
 
-            waits = any(layer._forward_pre_hooks for layer in self._modules)
-            if waits or any(norm._forward_hooks for norm in self._key_norms):
-                self._run_one_by_one(run_layers, x)
-            else:
-                run_layers(0, len(self._modules), None)
+        if any(layer._forward_pre_hooks for layer in self._modules):
+            self._run_one_by_one(run_layers, x)
+        else:
+            self._run_parts(run_layers, rows)
         for slab in cache.layers:
             slab.set_length(start + rows)
         return x
 
-    def _run_one_by_one(self, run_layers: Callable[[int, int, torch.Tensor | None], None], x: torch.Tensor) -> None:
-        for index, (module, norm) in enumerate(zip(self._modules, self._key_norms, strict=True)):
-            for before in tuple(module._forward_pre_hooks.values()):
-                before(module, (x,))
-            bare = torch.empty(1, x.shape[1], self._shape.kv_heads, _HEAD) if norm._forward_hooks else None
-            run_layers(index, 1, bare)
+    def _run_one_by_one(self, run_layers: _RunLayers, x: torch.Tensor) -> None:
+        rows = x.shape[1]
+        with self._work_for(rows) as work:
+            for index, (module, norm) in enumerate(zip(self._modules, self._key_norms, strict=True)):
+                for before in tuple(module._forward_pre_hooks.values()):
+                    before(module, (x,))
+                bare = self._bare(1, rows) if norm._forward_hooks else None
+                run_layers(index, 1, range(rows), bare, work)
+                for behind in tuple(norm._forward_hooks.values()):
+                    behind(norm, (), bare)
+
+    def _run_parts(self, run_layers: _RunLayers, rows: int) -> None:
+        """Run all layers, and call the hooks behind key norms; many rows are shared out among torch's threads."""
+        layers, threads = len(self._modules), torch.get_num_threads()
+        parts = _parts(rows, threads)
+        is_tapped = any(norm._forward_hooks for norm in self._key_norms)
+        bare = [self._bare(layers, len(part)) if is_tapped else None for part in parts]
+        if len(parts) == 1:
+            with self._work_for(rows) as work:
+                run_layers(0, layers, parts[0], bare[0], work)
+        else:
+            self._share_out(run_layers, parts, bare, threads)
+        for index, norm in enumerate(self._key_norms):
             for behind in tuple(norm._forward_hooks.values()):
-                behind(norm, (), bare)
+                behind(norm, (), torch.cat([part[index : index + 1] for part in bare if part is not None], 1))
+
+    def _share_out(
+        self, run_layers: _RunLayers, parts: Sequence[range], bare: Sequence[torch.Tensor | None], threads: int
+    ) -> None:
+        """Let each thread take parts in turn; a layer of a part waits for that layer of the part in front of it."""
+        layers = range(len(self._modules))
+        is_read = [[threading.Event() for _ in layers] for _ in parts]
+        works = [torch.empty(self._library.work_size(ctypes.addressof(self._shape), len(part))) for part in parts]
+
+        def read(thread: int) -> None:
+            for number in range(thread, len(parts), threads):
+                own = bare[number]
+                for layer in layers:
+                    if number:
+                        is_read[number - 1][layer].wait()
+                    tapped = None if own is None else own[layer]
+                    run_layers(layer, 1, parts[number], tapped, works[number])
+                    is_read[number][layer].set()
+
+        with ThreadPoolExecutor(threads) as pool:
+            deque(pool.map(read, range(threads)), 0)
+
+    def _bare(self, layers: int, rows: int) -> torch.Tensor:
+        """Memory for keys before RoPE."""
+        return torch.empty(layers, rows, self._shape.kv_heads, _HEAD)
 
     @contextmanager
     def _work_for(self, rows: int) -> Iterator[torch.Tensor]:
@@ -140,6 +190,13 @@ class CompiledLayers:
         weights = [norm.weight.detach().contiguous() for norm in norms]
         self._kept += weights
         return _Layer(*(weight.data_ptr() for weight in weights), *(part.matrix for part in _matrices(layer)))
+
+
+def _parts(rows: int, threads: int) -> list[range]:
+    """Rows as parts that several threads read, one behind the other; one part for few rows or one thread."""
+    count = min(2 * threads, rows // _LEAST_ROWS) if threads > 1 else 1
+    ends = [rows * number // max(count, 1) for number in range(max(count, 1) + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 
 def _slabs(cache: Any) -> Any:

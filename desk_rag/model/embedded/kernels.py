@@ -1,9 +1,9 @@
 """Compile the embedded models' passes for this CPU, once per machine, and call them.
 
-torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c` and `bert_kernels.c`
-are whole layers in one call. The machine's own C compiler makes them when a model is first loaded, in three seconds;
-without one, or on a CPU without AVX2, torch computes everything as before. DESK_RAG_KERNELS names another directory
-for what is compiled; if it is empty, nothing is compiled or loaded.
+torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c`, and `bert_kernels.c`
+or for AVX2 `bert_avx2.c`, are whole layers in one call. The machine's own C compiler makes them when a model is first
+loaded, in three seconds; without one, or on a CPU without AVX2, torch computes everything. DESK_RAG_KERNELS names
+another directory for what is compiled; if it is empty, nothing is compiled or loaded.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from desk_rag.errors import ForeignPlace
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import PROOF_BYTES, Entry, replacing, write_all
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "bert_kernels.c", "place_kernels.c"))
+_SOURCES = tuple(map(Path(__file__).with_name, ("kernels.c", "bert_kernels.c", "bert_avx2.c", "place_kernels.c")))
 _HEADERS = tuple(
-    Path(__file__).with_name(name) for name in ("vectors.h", "products.h", "products_vnni.h", "products_avx2.h")
+    map(
+        Path(__file__).with_name,
+        ("vectors.h", "attention.h", "products.h", "products_vnni.h", "products_avx2.h"),
+    )
 )
 _AVX2 = ("avx2", "fma3", "f16c")
 _AVX512 = ("avx2", "fma3", "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni")
@@ -39,7 +42,7 @@ _TILES = ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16")
 """Capabilities by torch's names."""
 _OPTIONS = ("-O3", "-shared", "-fPIC", "-std=gnu11", "-Wno-psabi", "-mprefer-vector-width=512")
 _MOST_ERROR = 2e-4
-"""Of a product, beside the sum of its terms without their signs; activations have 15 bits."""
+"""Largest error of a product beside the sum of its terms without their signs; activations have 15 bits."""
 _SECONDS = 120
 """Until the compiler is given up."""
 _FILE = re.compile(r"kernels-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.so")
@@ -206,10 +209,14 @@ def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
         *(number, number, number, number, number),
         *(address, address, address, address, number),
     ]
-    if hasattr(kernels, "run_bert"):  # with AMX
-        kernels.run_bert.restype = kernels.pack_half.restype = None
+    if hasattr(kernels, "run_bert"):  # with AMX, or for AVX2 alone
+        kernels.run_bert.restype = None
         kernels.run_bert.argtypes = [address, number, number, number, ctypes.c_float, address, number, address]
-        kernels.pack_half.argtypes = kernels.pack.argtypes
+    if hasattr(kernels, "pack_half"):  # with AMX
+        kernels.pack_half.restype, kernels.pack_half.argtypes = None, kernels.pack.argtypes
+    if hasattr(kernels, "pack_wide"):  # for AVX2 alone
+        kernels.pack_wide.restype, kernels.pack_wide.argtypes = None, kernels.pack.argtypes
+        kernels.bert_work_size.restype, kernels.bert_work_size.argtypes = number, [number, number, number]
     if kernels.prepare() != 0:
         raise OSError("the system does not give AMX to this process")
     if not _multiplies(kernels):

@@ -1,21 +1,25 @@
 /* products.h for a CPU with AVX2.
 
    The two numbers of an activation are one of 16 bits, FINE times the first plus the second. Matrices are codes
-   [out / 16][in / 2][16][2], so that one instruction multiplies two inputs of 8 outputs and adds the two products. */
+   [out / 16][in / 2][16][2], so that one instruction multiplies two inputs of 8 outputs and adds the two products.
+
+   `wide` matrices, of bert_avx2.c, have codes of 16 bits, from -MOST to MOST, and so have their activations. */
 
 typedef int16_t Code;
 #define BATCH 48 /* rows that are multiplied together */
 #define CODES (BATCH * WIDEST)
 #define EXACT 512 /* inputs whose products 32 bits hold: 127 * 127 * 254 * 512 < 2^31 */
+#define MOST 4095 /* code where matrices have 16 bits as well */
+#define EXACT_WIDE 128 /* the same there: 4095 * 4095 * 128 < 2^31 */
 #define ROWS 6 /* whose sums of 16 outputs the registers hold */
 
-/* Codes of up to BATCH rows, [rows][in], with their steps. */
+/* Codes of up to BATCH rows, [rows][in], with what a step of a code is worth. */
 typedef struct {
     Code *planes;
     float step[BATCH];
 } Coded;
 
-static void code_row(Coded *coded, const float *x, int64_t width, int64_t row, int64_t rows) {
+INLINE void code_row(Coded *coded, const float *x, int64_t width, int64_t row, int64_t rows) {
     (void)rows;
     vec most = all(0);
     for (int64_t i = 0; i < width; i += LANES) {
@@ -37,7 +41,7 @@ static void code_row(Coded *coded, const float *x, int64_t width, int64_t row, i
         __m256i packed = _mm256_packs_epi32(whole[0], whole[1]);
         _mm256_storeu_si256((__m256i *)(to + i), _mm256_permute4x64_epi64(packed, 0xd8));
     }
-    coded->step[row] = step;
+    coded->step[row] = step * (1.0f / FINE);
 }
 
 /* acc + products of two codes each, of which one pair is the same for all outputs. In assembler, because GCC would keep
@@ -51,15 +55,20 @@ INLINE __m256i dots(__m256i acc, __m256i codes, __m256i pair) {
     return acc;
 }
 
+/* Codes of 8 outputs for two inputs. */
+INLINE __m256i codes_at(const uint8_t *codes, int64_t number, const int wide) {
+    if (wide) return _mm256_loadu_si256((const __m256i *)codes + number);
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes + number));
+}
+
 /* Sums of COUNT rows over some inputs for 16 outputs, [COUNT][2], by PARTS independent sums each. */
 INLINE void sums_of(const uint8_t *codes, const Code *row, int64_t apart, int64_t inputs, __m256i *out,
-                    const int count, const int parts) {
+                    const int count, const int parts, const int wide) {
     __m256i sums[2 * ROWS];
     for (int i = 0; i < 2 * count * parts; i++) sums[i] = _mm256_setzero_si256();
     for (int64_t k = 0; k < inputs; k += 2 * parts) {
         for (int part = 0; part < parts; part++) {
-            __m256i left = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * part)));
-            __m256i right = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * part + 16)));
+            const __m256i left = codes_at(codes, 2 * part, wide), right = codes_at(codes, 2 * part + 1, wide);
             for (int r = 0; r < count; r++) {
                 int32_t two;
                 memcpy(&two, row + r * apart + 2 * part, 4);
@@ -69,7 +78,7 @@ INLINE void sums_of(const uint8_t *codes, const Code *row, int64_t apart, int64_
                 own[parts] = dots(own[parts], right, pair);
             }
         }
-        codes += 32 * parts, row += 2 * parts;
+        codes += (wide ? 64 : 32) * parts, row += 2 * parts;
         __builtin_prefetch(codes + 2048);
     }
     for (int i = 0; i < 2 * count; i++) {
@@ -81,43 +90,36 @@ INLINE void sums_of(const uint8_t *codes, const Code *row, int64_t apart, int64_
 
 /* Products of COUNT rows with 16 outputs. */
 INLINE void few_rows(const Coded *coded, int64_t row, const Matrix *m, int64_t tile, float *out, int64_t stride,
-                     const int count, const int parts) {
+                     const int count, const int parts, const int wide) {
+    const int64_t exact = wide ? EXACT_WIDE : EXACT;
     vec total[2 * ROWS] = {};
-    for (int64_t begin = 0; begin < m->in; begin += EXACT) {
+    for (int64_t begin = 0; begin < m->in; begin += exact) {
         __m256i sums[2 * ROWS];
-        sums_of(m->codes + (tile * m->in + begin) * 16, coded->planes + row * m->in + begin, m->in,
-                m->in - begin < EXACT ? m->in - begin : EXACT, sums, count, parts);
+        sums_of(m->codes + (tile * m->in + begin) * (wide ? 32 : 16), coded->planes + row * m->in + begin, m->in,
+                m->in - begin < exact ? m->in - begin : exact, sums, count, parts, wide);
         for (int i = 0; i < 2 * count; i++) total[i] += (vec)_mm256_cvtepi32_ps(sums[i]);
     }
     for (int r = 0; r < count; r++)
         for (int side = 0; side < 2; side++) {
             const int64_t column = 16 * tile + LANES * side;
-            vec scale = load(m->scales + column) * (coded->step[row + r] * (1.0f / FINE));
+            vec scale = load(m->scales + column) * coded->step[row + r];
             vec product = total[2 * r + side] * scale;
             if (m->bias) product = FUSED(total[2 * r + side], scale, load(m->bias + column));
             store(out + r * stride + column, product);
         }
 }
 
-/* Products of up to BATCH coded rows with a matrix, to out [rows, stride]. */
-static void multiply_coded(const Coded *coded, int64_t rows, const Matrix *m, float *out, int64_t stride) {
+INLINE void multiply_as(const Coded *coded, int64_t rows, const Matrix *m, float *out, int64_t stride, const int wide) {
     for (int64_t tile = 0; tile < m->out / 16; tile++)
         for (int64_t row = 0; row < rows; row += ROWS) {
             float *to = out + row * stride;
             switch (rows - row) {
-                case 1: few_rows(coded, row, m, tile, to, stride, 1, 4); break;
-                case 2: few_rows(coded, row, m, tile, to, stride, 2, 2); break;
-                case 3: few_rows(coded, row, m, tile, to, stride, 3, 2); break;
-                case 4: few_rows(coded, row, m, tile, to, stride, 4, 1); break;
-                case 5: few_rows(coded, row, m, tile, to, stride, 5, 1); break;
-                default: few_rows(coded, row, m, tile, to, stride, ROWS, 1);
+                case 1: few_rows(coded, row, m, tile, to, stride, 1, 4, wide); break;
+                case 2: few_rows(coded, row, m, tile, to, stride, 2, 2, wide); break;
+                case 3: few_rows(coded, row, m, tile, to, stride, 3, 2, wide); break;
+                case 4: few_rows(coded, row, m, tile, to, stride, 4, 1, wide); break;
+                case 5: few_rows(coded, row, m, tile, to, stride, 5, 1, wide); break;
+                default: few_rows(coded, row, m, tile, to, stride, ROWS, 1, wide);
             }
         }
-}
-
-/* Codes [out, in] as `Matrix.codes`. */
-void pack(const int8_t *codes, int64_t out, int64_t in, uint8_t *packed) {
-    for (int64_t row = 0; row < out; row++)
-        for (int64_t k = 0; k < in; k += 2)
-            memcpy(packed + (row / 16) * in * 16 + k * 16 + (row % 16) * 2, codes + row * in + k, 2);
 }

@@ -19,7 +19,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.rope import build_tables
-from desk_rag.model.embedded import kernels
+from desk_rag.model.embedded import compiled_layers, kernels, threads
 from desk_rag.model.embedded.compiled_layers import CompiledLayers
 from desk_rag.model.embedded.compiled_linear import CompiledLinear
 from desk_rag.model.language_model import LanguageModel
@@ -45,15 +45,20 @@ SETS = {
 }
 
 
+def use_kernels_for(kind: str, folders: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> None:
+    """Have kernels compiled for this kind of CPU, once in a run, or skip the test where this CPU is of another."""
+    if SETS[kind] not in kernels._feature_sets():
+        pytest.skip(f"this CPU has no {kind}")
+    patch.setattr(kernels, "_feature_sets", lambda: (SETS[kind],))
+    patch.setenv("DESK_RAG_KERNELS", str(folders.getbasetemp() / f"kernels for {kind}"))
+
+
 @pytest.fixture(params=SETS)
 def library(
-    request: pytest.FixtureRequest, tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> ctypes.CDLL:
     """Kernels for every kind of CPU that this one is, too."""
-    if SETS[request.param] not in kernels._feature_sets():
-        pytest.skip(f"this CPU has no {request.param}")
-    monkeypatch.setattr(kernels, "_feature_sets", lambda: (SETS[request.param],))
-    monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
+    use_kernels_for(request.param, tmp_path_factory, monkeypatch)
     compiled = kernels.library()
     assert compiled is not None
     return compiled
@@ -150,6 +155,25 @@ def test_a_chunks_keys_are_taken_before_their_rotation(reader: LanguageModel, mo
     for ours, theirs in ((chunk.keys, plain.keys), (chunk.values, plain.values)):
         assert ours.shape == theirs.shape
         assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-3
+
+
+@needs_kernels
+def test_several_threads_read_what_one_reads(reader: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in parts, one behind the other, with and without a look at the keys of every layer."""
+    prefix, ids = prefill_prefix(reader), torch.arange(330) * 29 % 8000 + 50
+    parts = compiled_layers._parts(330, 3)
+    assert len(parts) == 6 and [row for part in parts for row in part] == list(range(330))
+    results = []
+    for count in (1, 3):
+        cache = SlabCache(reader, 400)
+        monkeypatch.setattr(threads, "_settled", [count])
+        logits = reader.forward(ids, cache, 0, logits=True)
+        chunk = prefill_chunk(reader, prefix, ids.tolist())
+        assert logits is not None
+        slabs = [slab[:, :, :330] for layer in cache.layers for slab in (layer.key_slab, layer.value_slab)]
+        results.append([logits, chunk.keys, chunk.values, *slabs])
+    for one, several in zip(*results, strict=True):
+        torch.testing.assert_close(one, several, rtol=1e-4, atol=2e-3)
 
 
 @needs_kernels

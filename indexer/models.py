@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import Settings
@@ -98,3 +99,12 @@ class Models:
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         trim_memory()
+
+
+def check_model(settings: Settings) -> None:
+    """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError subclasses."""
+    from desk_rag.model import adapters, weights
+
+    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
+    if settings.model.adapter:
+        adapters.inspect(Path(settings.model.adapter))

@@ -35,7 +35,7 @@ class NoticeBoard:
             if notice.is_over:
                 return self._notices.pop(notice.subject, None) is not None
             self._notices[notice.subject] = notice
-            return previous is None or _wording(previous) != _wording(notice)
+            return previous is None or without_numbers(previous.sentence) != without_numbers(notice.sentence)
 
     def current(self) -> tuple[Notice, ...]:
         """Return the notices in force, oldest first."""
@@ -112,6 +112,6 @@ def _back(path: Path) -> Notice:
     return Notice(f"{FOLDER}{path}", f"{place} is there again; looking through it for changes.", is_over=True)
 
 
-def _wording(notice: Notice) -> str:
-    """Return the sentence without its numbers, which change all the time."""
-    return "".join(letter for letter in notice.sentence if not letter.isdigit())
+def without_numbers(sentence: str) -> str:
+    """Return a sentence without its numbers, which change all the time."""
+    return "".join(letter for letter in sentence if not letter.isdigit())

@@ -26,8 +26,9 @@ from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob, look, set
 from desk_rag.indexer.log import logging_to
 from desk_rag.indexer.machine.clock import ClockJump
 from desk_rag.indexer.machine.idle import IdleGate, describe_pause
-from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard
+from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard, without_numbers
 from desk_rag.indexer.parts import Parts
+from desk_rag.indexer.resident.exclusion import FollowedRules
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker
@@ -58,10 +59,11 @@ class Service:
         folders: Sequence[Path],
         settings: Settings,
         *,
+        settings_file: Path | None = None,
         gate: IdleGate | None = None,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
-        """`parts.store` must be open as the writer; the caller closes it after `stop`."""
+        """`parts.store` must be open as the writer; the caller closes it after `stop`. Rules follow `settings_file`."""
         self.parts = parts
         self._store, self._settings, self._tick = parts.store, settings, tick_seconds
         self.folders = self._folders = outermost(folders)
@@ -88,11 +90,13 @@ class Service:
         self._current = ""
         self._left_out: dict[Path, str] = {}
         """Paths given to `leave_out`, with the rule for each; '' where no folder around it is indexed."""
+        self._rules = FollowedRules(settings_file, settings.index.exclude)
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""
         self._last_waiting: dict[IndexStage, str] = {}
         works: dict[str, Callable[[], None]] = {"worker": self._worker.run, "timer": self._keep_time}
+        works["rules"] = partial(self._rules.keep_on, self, self._stopping)
         works["scrub"] = partial(self._worker.scrubber.keep_on, self._stopping.wait)
         self._threads = [threading.Thread(target=works[name], name=f"index-{name}", daemon=True) for name in works]
         self._log = contextlib.ExitStack()
@@ -108,6 +112,7 @@ class Service:
     def start(self) -> None:
         """Start the threads, and sweep all folders in the given order."""
         self._log.enter_context(logging_to(self._settings.data_dir))
+        self._rules.heed(self)
         self.sweep()
         if not self.folders:
             self._worker.begin_stages()
@@ -371,8 +376,8 @@ class Service:
             return not self._board.post(event)
         if isinstance(event, StageProgress):
             before = self._last_waiting.get(event.stage, "")
-            self._last_waiting[event.stage] = _without_numbers(event.waiting)
-            return bool(event.waiting) and before == _without_numbers(event.waiting)
+            self._last_waiting[event.stage] = without_numbers(event.waiting)
+            return bool(event.waiting) and before == without_numbers(event.waiting)
         if isinstance(event, IndexFinished):
             return False
         if isinstance(event, FileEvent):
@@ -392,7 +397,3 @@ def outermost(folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the folders as absolute paths, without duplicates and without folders inside another."""
     absolute = list(dict.fromkeys(folder.absolute() for folder in folders))
     return tuple(folder for folder in absolute if not any(other in folder.parents for other in absolute))
-
-
-def _without_numbers(reason: str) -> str:
-    return "".join(letter for letter in reason if not letter.isdigit())

@@ -107,6 +107,8 @@ def index(
         from desk_rag.cli.folders.listing import print_preview
 
         return print_preview(settings, roots, as_json=as_json)
+    from desk_rag.indexer.models import check_model
+
     check_model(settings)
     progress = out.Progress(sys.stderr, roots)
     with stoppable_with(progress) as stop:
@@ -233,15 +235,6 @@ def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFil
         failed = f" + {counts.failed:,} that could not be read" if counts.failed else ""
         progress.say(f"{files} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
         progress.say(f"{out.unread_line(skipped)}.")
-
-
-def check_model(settings: Settings) -> None:
-    """Check the model as far as possible without loading it. Raises ModelError subclasses."""
-    from desk_rag.model import adapters, weights
-
-    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
-    if settings.model.adapter:
-        adapters.inspect(Path(settings.model.adapter))
 
 
 def watch(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, CorruptCatalog, GpuLost, ModelError, StoreLocked, told_to_user
 from desk_rag.indexer.resident import values
+from desk_rag.indexer.resident.exclusion import FollowedRules
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.ingest.events import IndexEvent
@@ -52,8 +53,9 @@ _NEWS_SECONDS = 1.0
 class Attended:
     """An engine over the store of `settings` that indexes `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings, self._folders = settings, tuple(folders)
+    def __init__(self, settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> None:
+        self._settings, self._folders, self._settings_file = settings, tuple(folders), settings_file
+        self._rules = FollowedRules(settings_file, settings.index.exclude)
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._server: Server | None = None
@@ -74,7 +76,9 @@ class Attended:
         """
         self._listen = listen
         report("checking the model")
-        _check_model(self._settings)
+        from desk_rag.indexer.models import check_model
+
+        check_model(self._settings)
         report("loading the libraries")
         from desk_rag.answering.serving_model import stored_gates
         from desk_rag.indexer.resident.keeping import answers_meanwhile, make_way
@@ -88,12 +92,12 @@ class Attended:
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
         try:
-            engine = _open_engine(self._settings, self._folders)
+            engine = _open_engine(self._settings, self._folders, self._settings_file)
         except CorruptCatalog:
             report("replacing the damaged catalog")
             Store.reset_catalog(self._settings.data_dir, self._settings.store).close()
             rebuilt = (CATALOG_RESET,)
-            engine = _open_engine(self._settings, self._folders)
+            engine = _open_engine(self._settings, self._folders, self._settings_file)
         self._engine = engine
         self._started_at = time.monotonic()
         make_way(self._settings.data_dir)
@@ -115,7 +119,7 @@ class Attended:
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        index = (self._settings if service is None else service.settings).index
+        index = self._rules.in_force(self._settings.index) if service is None else service.settings.index
         hints = self.state().changed_files
 
         def is_reading() -> bool:
@@ -186,7 +190,7 @@ class Attended:
         from desk_rag.indexer.resident.server import Server
         from desk_rag.indexer.service import Service
 
-        service = Service(parts_of(engine), self._folders, self._settings)
+        service = Service(parts_of(engine), self._folders, self._settings, settings_file=self._settings_file)
         service.subscribe(self._listen)
         service.start()
         self._service = service
@@ -256,16 +260,7 @@ def is_being_read(store: Store, since: float) -> bool:
     return freshness.is_reading(store) or (is_young(since) and store.activity() is None)
 
 
-def _check_model(settings: Settings) -> None:
-    """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError."""
-    from desk_rag.model import adapters, weights
-
-    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
-    if settings.model.adapter:
-        adapters.inspect(Path(settings.model.adapter))
-
-
-def _open_engine(settings: Settings, folders: Sequence[Path]) -> AnswerEngine:
+def _open_engine(settings: Settings, folders: Sequence[Path], file: Path | None) -> AnswerEngine:
     """Return an engine that writes to the store unless another process does; files are read while it is loaded."""
     from desk_rag.answering.opening import engine_with
     from desk_rag.indexer.models import Models
@@ -275,7 +270,7 @@ def _open_engine(settings: Settings, folders: Sequence[Path]) -> AnswerEngine:
         if store.writer and store.pause_requested() == math.inf:  # it lasted until this start
             store.request_pause(None)
         models = Models(store, settings)
-        with _reading(store, settings, folders, models):
+        with _reading(store, settings, folders, models, file):
             serving, embedder = models.serving(), models.embedder()
         return engine_with(serving, embedder, store, models.turn, settings)
     except BaseException:
@@ -293,7 +288,9 @@ def _open(settings: Settings) -> Store:
 
 
 @contextmanager
-def _reading(store: Store, settings: Settings, folders: Sequence[Path], models: Models) -> Iterator[None]:
+def _reading(
+    store: Store, settings: Settings, folders: Sequence[Path], models: Models, file: Path | None
+) -> Iterator[None]:
     """Read files during the block, which may take minutes; whoever indexes afterwards begins with a look of its own."""
     from desk_rag.indexer.parts import lazy_parts
     from desk_rag.indexer.service import Service
@@ -301,7 +298,7 @@ def _reading(store: Store, settings: Settings, folders: Sequence[Path], models: 
     if not (store.writer and folders):
         yield
         return
-    service = Service(lazy_parts(store, settings, models), folders, settings)
+    service = Service(lazy_parts(store, settings, models), folders, settings, settings_file=file)
     service.start()
     try:
         yield

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +20,7 @@ import pytest
 from desk_rag.answering.conversation.turns import turn_of
 from desk_rag.answering.events import Answer, AnswerMode, AnswerText, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
+from desk_rag.documents.status import FileState
 from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.indexer.resident import attending, client, keeping
 from desk_rag.indexer.resident.attending import AttendedProcess
@@ -249,6 +252,27 @@ def test_a_second_ui_shares_the_engine_and_goes_on_without_the_first(world: Worl
     finally:
         second.stop()
     Store.open(world.settings.data_dir, world.settings.store, writer=True).close()
+
+
+def test_what_another_command_excluded_stays_out_when_the_engine_is_started_again(world: World) -> None:
+    world.begin()
+    backend, house = world.backend, world.folder / "house"
+
+    def names() -> set[str]:
+        return {row.path.name for row in backend.store.documents() if row.state is FileState.INDEXED}
+
+    world.config.write_text(f"[index]\nexclude = [{json.dumps(str(house) + '/')}]\n")
+    wait_for(lambda: names() == {"cellar.md"})  # the engine that runs heeds the file
+    world.process().kill()
+    wait_for(backend.has_ended)
+    began = time.time()
+    backend.start(_nothing, world.events.append)
+    wait_for(lambda: any(scan.at > began for scan in [backend.store.activity()] if scan is not None))
+    wait_for(lambda: backend.status().freshness is Freshness.WATCHING)
+    assert names() == {"cellar.md"} and backend.backlog().new == ()
+    assert "doors.md" not in str(asked(backend, "Which door is painted green?").sources)
+    world.config.unlink()
+    wait_for(lambda: names() == {Path(name).name for name in _FILES})
 
 
 def test_an_engine_that_is_killed_is_started_again_and_no_question_is_lost(world: World) -> None:

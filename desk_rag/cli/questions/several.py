@@ -76,7 +76,7 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
         Request(question, (), limit=roots, mode=AnswerMode(options.mode), top_k=options.top_k) for question in questions
     ]
     if options.keep or settings.resident.keep:
-        single.keep_process(settings, progress)
+        single.keep_process(settings, options, progress)
     batch = _Batch(settings, options, progress)
     try:
         batch.by_resident(requests)
@@ -111,8 +111,9 @@ class _Batch:
     def alone(self, requests: Sequence[Request]) -> None:
         """Answer them in this process."""
         from desk_rag.answering.together.asking import Together
+        from desk_rag.indexer.models import check_model
 
-        work.check_model(self._settings)
+        check_model(self._settings)
         with work.engine_of(self._settings, self._progress) as engine, work.stoppable_with(self._progress) as stop:
             if self._options.index_first and requests:
                 failed = work.index_new_folders(engine, requests[0].limit, self._settings, stop, self._progress)

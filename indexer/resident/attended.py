@@ -92,12 +92,12 @@ class Attended:
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
         try:
-            engine = _open_engine(self._settings, self._folders, self._settings_file)
+            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file)
         except CorruptCatalog:
             report("replacing the damaged catalog")
             Store.reset_catalog(self._settings.data_dir, self._settings.store).close()
             rebuilt = (CATALOG_RESET,)
-            engine = _open_engine(self._settings, self._folders, self._settings_file)
+            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file)
         self._engine = engine
         self._started_at = time.monotonic()
         make_way(self._settings.data_dir)
@@ -260,8 +260,10 @@ def is_being_read(store: Store, since: float) -> bool:
     return freshness.is_reading(store) or (is_young(since) and store.activity() is None)
 
 
-def _open_engine(settings: Settings, folders: Sequence[Path], file: Path | None) -> AnswerEngine:
-    """Return an engine that writes to the store unless another process does; files are read while it is loaded."""
+def _open_engine(
+    settings: Settings, folders: Sequence[Path], file: Path | None
+) -> tuple[AnswerEngine, tuple[Path, ...]]:
+    """Return an engine that writes unless another process does, and the folders that nobody purged while it loaded."""
     from desk_rag.answering.opening import engine_with
     from desk_rag.indexer.models import Models
 
@@ -270,9 +272,10 @@ def _open_engine(settings: Settings, folders: Sequence[Path], file: Path | None)
         if store.writer and store.pause_requested() == math.inf:  # it lasted until this start
             store.request_pause(None)
         models = Models(store, settings)
-        with _reading(store, settings, folders, models, file):
+        with _reading(store, settings, folders, models, file) as service:
             serving, embedder = models.serving(), models.embedder()
-        return engine_with(serving, embedder, store, models.turn, settings)
+        engine = engine_with(serving, embedder, store, models.turn, settings)
+        return engine, tuple(folders) if service is None else service.folders
     except BaseException:
         store.close()
         raise
@@ -290,18 +293,20 @@ def _open(settings: Settings) -> Store:
 @contextmanager
 def _reading(
     store: Store, settings: Settings, folders: Sequence[Path], models: Models, file: Path | None
-) -> Iterator[None]:
+) -> Iterator[Service | None]:
     """Read files during the block, which may take minutes; whoever indexes afterwards begins with a look of its own."""
     from desk_rag.indexer.parts import lazy_parts
+    from desk_rag.indexer.resident.changes import taking_changes
     from desk_rag.indexer.service import Service
 
     if not (store.writer and folders):
-        yield
+        yield None
         return
     service = Service(lazy_parts(store, settings, models), folders, settings, settings_file=file)
     service.start()
     try:
-        yield
+        with taking_changes(service, settings.data_dir):
+            yield service
     finally:
         service.stop(_STOP_SECONDS)
 

@@ -80,7 +80,7 @@ async def test_every_file_has_its_state_and_reason(opened: Open, world: World) -
     (world.folder / "attic").mkdir()
     async with opened() as pilot:
         await open_library(pilot)
-        assert "4 files read · 1 failed · 2 files not read: 1 by your rules, 1 image" in screen_text(pilot.app)
+        assert "4 files read · 1 failed · 2 files left out: 1 by your rules, 1 image" in screen_text(pilot.app)
         assert "▸ house/" in screen_text(pilot.app) and "2 read" in line_of(pilot, "house/")
         assert "nothing read from it yet" in line_of(pilot, "attic/")
         assert line_of(pilot, "notes.md").startswith(" ◐") and "changed" in line_of(pilot, "notes.md")

@@ -21,10 +21,10 @@ from typing import TextIO
 
 import psutil
 
-from desk_rag.config import Settings, load
+from desk_rag.config import Settings
 from desk_rag.documents import discovery
 from desk_rag.documents.status import FileState
-from desk_rag.errors import Cancelled, ConfigError, DeskRagError
+from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.indexer.machine.idle import lower_priority
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
@@ -72,7 +72,8 @@ def run_watch(
                 if folder.exists() or not store.documents(folder.absolute()):
                     discovery.check_root(folder)
             models = Models(store, settings)
-            service = Service(lazy_parts(store, settings, models), folders, settings)
+            parts = lazy_parts(store, settings, models)
+            service = Service(parts, folders, settings, settings_file=settings_file)
             server = _serve(settings, service, models, stop.set)  # at normal priority, so that answers are not slow
             lower_priority()
             # Chunks of many lengths would fill the cache of compiled CPU kernels (bench/LOG.md, "Memory of a watcher").
@@ -80,11 +81,8 @@ def run_watch(
             service.subscribe(printer.event)
             service.subscribe_watching(printer.watching)
             service.start()
-            rules = RuleChanges(settings_file, settings.index.exclude)
-            while not stop.wait(_SIGNAL_SECONDS):  # Windows interrupts no wait without an end
-                if rules.have_changed():
-                    printer.line(f"`exclude` in {settings_file} has changed: looking through all folders")
-                    _use(rules, service, stop.is_set)
+            while not stop.wait(_SIGNAL_SECONDS):
+                pass  # Windows interrupts no wait without an end
             printer.line(f"stopping{_coverage(store)}")
             server.stop()
             if not service.stop():
@@ -113,50 +111,6 @@ def _serve(settings: Settings, service: Service, models: Models, end: Callable[[
     if reason := server.start():
         _log.warning("other processes must answer by themselves: %s", reason)
     return server
-
-
-class RuleChanges:
-    """Notices changes of `exclude` in a settings file; a file that cannot be read changes nothing."""
-
-    def __init__(self, file: Path | None, now: tuple[str, ...]) -> None:
-        self.now, self.lifted = now, frozenset[str]()
-        """The rules that hold, and those that the last change took away."""
-        self._file = file
-        self._stamp: tuple[int, int, int] | None = None
-
-    def have_changed(self) -> bool:
-        """Return whether the file holds other rules than before; it is read only if it was written."""
-        stamp = self._look()
-        if self._file is None or stamp == self._stamp:
-            return False
-        self._stamp = stamp
-        try:
-            rules = (load(self._file) if stamp else Settings()).index.exclude
-        except ConfigError as error:
-            _log.warning("the settings stay as they were: %s", error)
-            return False
-        before, self.now, self.lifted = self.now, rules, frozenset(self.now) - frozenset(rules)
-        return rules != before
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            state = self._file.stat() if self._file else None
-        except OSError:
-            return None
-        return (state.st_ino, state.st_size, state.st_mtime_ns) if state else None
-
-
-def _use(rules: RuleChanges, service: Service, stop: Callable[[], bool]) -> None:
-    """Look through all folders by these rules, once the step in progress has ended."""
-
-    def work(_emit: Callable[[None], None]) -> None:
-        index = service.settings.index.model_copy(update={"exclude": rules.now})
-        service.use_index_settings(index, lifted=rules.lifted)
-        service.sweep()
-
-    with contextlib.suppress(Cancelled):
-        for _ in service.perform(work, stop):
-            pass
 
 
 class Printer:

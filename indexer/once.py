@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB, Settings
-from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.documents.status import FileState, IndexStage, plural
 from desk_rag.errors import Cancelled
 from desk_rag.indexer.names import (
     EVERYTHING,
     MissingWork,
     keep_embedder,
     keep_namespaces,
+    kept_embedder,
     missing_work,
 )
 from desk_rag.ingest import background_prefill, deletions, pipeline
@@ -82,15 +84,17 @@ class Run:
         stop: Callable[[], bool],
         progress: ProgressDisplay,
         tally: Tally | None = None,
-        warm_pending: WarmPending = background_prefill.warm_pending,
+        warm_pending: WarmPending | None = None,
     ) -> None:
         """`stop` is asked between two items. `tally` is an empty one that has been measuring time since before.
 
-        `warm_pending` fills the caches.
+        `warm_pending` fills the caches, of all folders.
         """
         self._warm_pending = warm_pending
         self._parts, self._settings, self._stop, self._progress = parts, settings, stop, progress
         self._tally = tally or Tally()
+        self._only: tuple[Path, ...] = ()
+        """The files that were named, if no folder was: the rest of the index waits."""
 
     def run(self, roots: Sequence[Path], *, warm: bool = True, loaded: bool = False) -> IndexFinished:
         """Bring `roots` up to date, with chunk KV if `warm`.
@@ -100,6 +104,7 @@ class Run:
 
         Raises StoreError; ModelError or ConfigError if work needs the model and it cannot be loaded.
         """
+        self._only = tuple(roots) if all(root.is_file() for root in roots) else ()
         for root in roots:
             self._read(root)
         if not self._stop():
@@ -111,6 +116,7 @@ class Run:
             self._embed(token_vectors=warm)
         if warm and not self._stop():
             self._prefill(missing)
+        self._say_what_waits()
         return self._tally.finished()
 
     def _read(self, root: Path) -> None:
@@ -147,7 +153,7 @@ class Run:
         stages = [pipeline.embed_pending, *([pipeline.add_token_vectors] if token_vectors else [])]
         for stage in stages:
             before = self._tally.vectors
-            for event in stage(self._parts.store, embedder, self._stop):
+            for event in stage(self._parts.store, embedder, self._stop, under=self._only):
                 self._tally.add(event)
                 self._progress.show(event)
                 if event.waiting:
@@ -167,7 +173,8 @@ class Run:
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)
         last = None
-        for last in self._warm_pending(store, serving, self._parts.turn, self._stop):
+        warm_pending = self._warm_pending or partial(background_prefill.warm_pending, under=self._only)
+        for last in warm_pending(store, serving, self._parts.turn, self._stop):
             self._tally.add(last)
             self._progress.show(last)
         if last is None or not last.waiting or self._stop():
@@ -177,6 +184,15 @@ class Run:
             self._say_no_room()
         else:
             self._progress.say(f"Chunk KV: {last.waiting}")
+
+    def _say_what_waits(self) -> None:
+        """Say how many passages of files that were not named still have no vector."""
+        store, embedder = self._parts.store, kept_embedder(self._settings)
+        if self._only and embedder and (waiting := store.missing_vectors(embedder)):
+            self._progress.say(
+                f"{plural(waiting, 'chunk')} of other files can be found by words only so far: `desk-rag index FOLDER` "
+                "does the rest."
+            )
 
     def _say_no_room(self) -> None:
         """Say that chunk KV is missing because of a limit: the user's own budget, or the free space of the drive."""

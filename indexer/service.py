@@ -27,6 +27,7 @@ from desk_rag.indexer.machine.clock import ClockJump
 from desk_rag.indexer.machine.idle import IdleGate, describe_pause
 from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard, without_numbers
 from desk_rag.indexer.parts import Parts
+from desk_rag.indexer.resident.exclusion import FollowedRules
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker
@@ -57,10 +58,11 @@ class Service:
         folders: Sequence[Path],
         settings: Settings,
         *,
+        settings_file: Path | None = None,
         gate: IdleGate | None = None,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
-        """`parts.store` must be open as the writer; the caller closes it after `stop`."""
+        """`parts.store` must be open as the writer; the caller closes it after `stop`. Rules follow `settings_file`."""
         self.parts = parts
         self._store, self._settings, self._tick = parts.store, settings, tick_seconds
         self.folders = self._folders = outermost(folders)
@@ -87,11 +89,13 @@ class Service:
         self._current = ""
         self._left_out: dict[Path, str] = {}
         """Paths given to `leave_out`, with the rule for each; '' where no folder around it is indexed."""
+        self._rules = FollowedRules(settings_file, settings.index.exclude)
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""
         self._last_waiting: dict[IndexStage, str] = {}
         works: dict[str, Callable[[], None]] = {"worker": self._worker.run, "timer": self._keep_time}
+        works["rules"] = partial(self._rules.keep_on, self, self._stopping)
         works["scrub"] = partial(self._worker.scrubber.keep_on, self._stopping.wait)
         self._threads = [threading.Thread(target=works[name], name=f"index-{name}", daemon=True) for name in works]
         self._log = contextlib.ExitStack()
@@ -107,6 +111,7 @@ class Service:
     def start(self) -> None:
         """Start the threads, and sweep all folders in the given order."""
         self._log.enter_context(logging_to(self._settings.data_dir))
+        self._rules.heed(self)
         self.sweep()
         if not self.folders:
             self._worker.begin_stages()

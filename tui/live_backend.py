@@ -65,6 +65,8 @@ class LiveBackend:
         self._started_at = 0.0
         self._is_starting = False
         self._ends: list[float] = []
+        self._indexed: frozenset[Path] = frozenset()
+        """Chosen folders that were in the index; one that no longer is was purged, and another engine leaves it out."""
         self.keeper = Keeper(session.settings.data_dir, save=session.settings.chats.save)
         self._stopping = threading.Event()
 
@@ -160,7 +162,11 @@ class LiveBackend:
         from desk_rag.indexer.resident.attending import AttendedProcess
 
         kind = Attended if self._in_process else AttendedProcess
-        return kind(self.session.settings, self.session.folders)
+        folders = self.session.folders
+        if self._indexed and (store := self.session.store()) is not None:
+            purged = self._indexed.difference(store.volumes.roots())
+            folders = tuple(folder for folder in folders if folder not in purged)
+        return kind(self.session.settings, folders, self.session.file.path)
 
     def _check_ends(self, *, has_ended: bool) -> None:
         now = time.monotonic()
@@ -265,6 +271,8 @@ class LiveBackend:
         namespace = self.namespace if started is not None else store.fullest_namespace()
         embedder = (started.embedder if started is not None else "") or names.kept_embedder(self.session.settings)
         counts = store.counts(namespace, embedder, self.session.folders)  # type: ignore[arg-type]
+        if self.indexes:
+            self._indexed |= frozenset(self.session.folders).intersection(store.volumes.roots())
         return status_of(store, counts, self.session, state, is_young=is_young(self._started_at))
 
     def _state(self) -> IndexingState:

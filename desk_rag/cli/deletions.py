@@ -70,7 +70,8 @@ def _explained(folder: MissingFiles, paths: Sequence[Path]) -> list[str]:
     if folder.waiting:
         when = f"in {roughly(folder.seconds_left)}" if folder.seconds_left else "at the next look at the folder"
         kept = f"; {folder.kept:,} you chose to keep" if folder.kept else ""
-        lines.append(f"desk-rag still finds and quotes them, and forgets {folder.waiting:,} of them {when}{kept}.")
+        which = "them" if folder.waiting == len(paths) else f"{folder.waiting:,} of them"
+        lines.append(f"desk-rag still finds and quotes them, and forgets {which} {when}{kept}.")
     else:
         lines.append("desk-rag still finds and quotes them, because you chose to keep them.")
     lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]

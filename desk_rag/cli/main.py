@@ -199,7 +199,8 @@ def purge(
 ) -> None:
     """Forget FOLDER: its text, vectors and caches.
 
-    Inside an indexed folder it is excluded from then on. Your own files are never touched.
+    Inside an indexed folder it is excluded from then on. Saved questions that quote FOLDER, name a file in it or were
+    answered from it are deleted; others stay, without its files among their sources. Your own files are never touched.
     """
     from desk_rag.cli.folders import purging
 

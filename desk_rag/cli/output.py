@@ -31,7 +31,7 @@ from desk_rag.answering.writing.remarks import reasoned
 from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
-from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.documents.status import FileState, IndexStage, foreseen
 from desk_rag.documents.status import plural as plural
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.sanitize import clean, shown_path
@@ -52,11 +52,9 @@ _TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
 
 def duration(seconds: float) -> str:
     """Return a duration: '0.19 s', '42 s', '1 min 20 s', '5 h 12 min'."""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
     whole = round(seconds)
     if whole < 60:
-        return f"{whole} s"
+        return f"{seconds:.2f} s" if seconds < 10 else f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
@@ -154,7 +152,7 @@ def stage_line(event: StageProgress) -> str:
         if event.rate > 0:
             parts.append(f"{event.rate:.1f}/s")
         if event.eta_seconds is not None:
-            parts.append(f"{duration(event.eta_seconds)} left")
+            parts.append(f"{foreseen(event.eta_seconds)} left")
     return ", ".join(parts)
 
 

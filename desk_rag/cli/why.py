@@ -15,6 +15,7 @@ from desk_rag.config import Settings, default_path
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError
 from desk_rag.ingest.explanation import OWN_RULE, STATE_WORDS, explain
+from desk_rag.ingest.unread import is_no_document
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -83,7 +84,12 @@ def _why_folder(path: Path, rows: Sequence[DocumentRow], rule: str, config_file:
         left_out = {"state": "left out", "reason": rule} if rule else {}
         out.print_json(sys.stdout, {"path": str(path), **left_out, "states": states, "files": files})
         return 0
-    summary = ", ".join(f"{count:,} {STATE_WORDS.get(state, state)}" for state, count in states.items())
+    no_documents = sum(row.state is FileState.SKIPPED and is_no_document(row.reason) for row in rows)
+    numbers = Counter({STATE_WORDS.get(state, state): count for state, count in states.items()})
+    numbers["left out"] -= no_documents
+    summary = ", ".join(f"{count:,} {word}" for word, count in numbers.items() if count > 0)
+    if no_documents:
+        summary += f"{', ' if summary else ''}{out.plural(no_documents, 'link or special file')} not counted"
     nothing = f"left out; {rule}" if rule else "nothing in it was ever looked at"
     lines = [f"{shown_path(path)}: {summary or nothing}"]
     groups: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)

@@ -235,7 +235,7 @@ def _format_of_zip(data: bytes, promised: Format | None) -> Format:
             return read_as
     if promised in (Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.SHEETS) and b"content.xml" in data:
         return promised
-    raise UnsupportedDocument("is a ZIP archive without a document in it")
+    raise UnsupportedDocument("is damaged, or no document: it is a ZIP archive without a document in it")
 
 
 def _format_of_text(data: bytes) -> Format:

@@ -42,3 +42,10 @@ def is_beginning_only(note: str) -> bool:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: '1 file', '12,431 files'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def foreseen(seconds: float) -> str:
+    """Return a predicted time, no more exact than a prediction is: '4 s', '12 min', '3.5 h'."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.chunking import ChunkId
@@ -50,8 +51,15 @@ class PrefillTask:
 class ChunkPrefiller:
     """Prefills chunks for `warm_pending`; remembers the queue and the chunks that failed."""
 
-    def __init__(self, store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool]) -> None:
-        self._store, self._turn, self._stop = store, turn, stop
+    def __init__(
+        self,
+        store: Store,
+        serving: ServingModel,
+        turn: DeviceLock,
+        stop: Callable[[], bool],
+        under: Sequence[Path] = (),
+    ) -> None:
+        self._store, self._turn, self._stop, self._under = store, turn, stop, under
         self._variants = [(serving, variant) for variant in serving.prefix_variants.variants]
         if serving.auxiliary is not None and serving.auxiliary_namespace is not None:
             self._variants.append((serving.auxiliary, serving.auxiliary.prefix_variants.variants[0]))
@@ -73,7 +81,7 @@ class ChunkPrefiller:
     def _pending(self, serving: ServingModel, variant: PrefixVariant) -> list[PrefillTask]:
         """Return the next few tasks of one variant, the most urgent last."""
         passed_over = self._passed_over[variant.namespace]
-        pending = self._store.chunks_without_kv(variant.namespace, _BATCH + len(passed_over))
+        pending = self._store.chunks_without_kv(variant.namespace, _BATCH + len(passed_over), self._under)
         fresh = [chunk for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH]
         return [PrefillTask(chunk, variant, serving) for chunk in reversed(fresh)]
 
@@ -144,8 +152,9 @@ def warm_pending(
     turn: DeviceLock,
     stop: Callable[[], bool],
     may_run: Callable[[], str] = lambda: "",
+    under: Sequence[Path] = (),
 ) -> Iterator[StageProgress]:
-    """Prefill chunks that have no KV, one at a time; yields one event per chunk, and two per second while waiting.
+    """Prefill chunks in scope that have no KV, one at a time; yields an event per chunk, two per second while waiting.
 
     Every chunk gets its plain KV first and is warm from then on; progress counts the KVs of all prefix variants. The
     same chunks follow for an auxiliary model, as far as the budget has room left. Gives way to an answer, and to
@@ -156,14 +165,14 @@ def warm_pending(
     variants, auxiliary = serving.prefix_variants, serving.auxiliary_namespace
     store.register_model(variants.namespaces, auxiliary)
     namespaces = [*variants.namespaces, *([auxiliary] if auxiliary else [])]
-    warmer = ChunkPrefiller(store, serving, turn, stop)
-    done, total, meter = 0, _missing(store, namespaces), ProgressRate()
+    warmer = ChunkPrefiller(store, serving, turn, stop, under)
+    done, total, meter = 0, _missing(store, namespaces, under), ProgressRate()
     unit = "chunks" if len(namespaces) == 1 else "chunk KVs"
     while not stop():
         task = warmer.next()
         if task is None:
             counts = store.counts()
-            if counts.kv_bytes >= counts.budget_bytes and _missing(store, namespaces):
+            if counts.kv_bytes >= counts.budget_bytes and _missing(store, namespaces, under):
                 yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
             return
         while reason := _reason_to_wait(turn, may_run):
@@ -182,9 +191,9 @@ def warm_pending(
         yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=is_upper)
 
 
-def _missing(store: Store, namespaces: Sequence[Namespace]) -> int:
+def _missing(store: Store, namespaces: Sequence[Namespace], under: Sequence[Path]) -> int:
     """Return how many chunk KVs are still missing."""
-    return sum(store.missing_kv(namespace) for namespace in namespaces)
+    return sum(store.missing_kv(namespace, under) for namespace in namespaces)
 
 
 def _reason_to_wait(turn: DeviceLock, may_run: Callable[[], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -46,8 +47,7 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     if store is not None and row is not None and row.state is FileState.INDEXED:
         return Explanation("indexed", _how_read(store, row, path))
     if row is not None and not _is_lifted(store, row, path, settings):
-        state = STATE_WORDS.get(row.state.value, row.state.value)
-        return Explanation(state, row.reason + _allowing(path, row.reason))
+        return _outcome(row, path)
     verdict = _verdict(path, list(_bases(store, settings, path)), settings)
     if isinstance(verdict, LeftOut):
         return Explanation("left out", verdict.reason + _allowing(verdict.path, verdict.reason))
@@ -67,6 +67,13 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     if verdict is None:
         return Explanation("unknown", "it is in no folder that was indexed")
     return Explanation("not indexed yet", "the next run reads it")
+
+
+def _outcome(row: DocumentRow, path: Path) -> Explanation:
+    """Return the recorded outcome of a file that was not indexed, unless it was locked then and no longer is."""
+    if row.state is FileState.FAILED and os.strerror(errno.EACCES) in row.reason and os.access(path, os.R_OK):
+        return Explanation("not indexed yet", "its permissions did not allow it before; the next run reads it")
+    return Explanation(STATE_WORDS.get(row.state.value, row.state.value), row.reason + _allowing(path, row.reason))
 
 
 def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Settings) -> bool:

@@ -6,6 +6,7 @@ reach in that time is reported as not looked at, never as unchanged.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -200,6 +201,9 @@ class _Look:
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._known.get(place)
+        if known is not None and known[3] == FileState.FAILED.value and self._was_locked(place):
+            self._examine(Path(os.fsdecode(place)), self._changed)
+            return
         if known is not None and not any(known[:3]):
             return  # left out by a rule, or to be read again at the next sweep for a reason that the catalog knows
         try:
@@ -211,6 +215,11 @@ class _Look:
                 self._examine(Path(os.fsdecode(place)), self._changed)
         elif not place.endswith(_RULE_FILES):
             self._examine(Path(os.fsdecode(place)), self._new)
+
+    def _was_locked(self, place: bytes) -> bool:
+        """Return whether this process could not read a file for its permissions, and now can."""
+        row = self._store.document(Path(os.fsdecode(place))) if os.access(place, os.R_OK) else None
+        return row is not None and os.strerror(errno.EACCES) in row.reason
 
     def _examine(self, path: Path, kind: dict[Path, None]) -> None:
         """Note a file that would be read."""

@@ -320,32 +320,32 @@ def _never(_found: FoundFile) -> bool:
 # Vectors and chunk KV ---------------------------------------------------------------------------------------
 
 
-def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) -> Iterator[StageProgress]:
-    """Embed every chunk that has no vector; yields one event per batch of at most EMBED_BATCH chunks.
+def embed_pending(
+    store: Store, embedder: Embedder, stop: Callable[[], bool], under: Sequence[Path] = ()
+) -> Iterator[StageProgress]:
+    """Embed every chunk in scope that has no vector; yields one event per batch of at most EMBED_BATCH chunks.
 
-    Token vectors are made by the same forward passes. Batches are as large as they can be computed in 0.15 s here,
-    because `stop` is asked between them.
-
+    Token vectors are made by the same forward passes, in batches of about 0.15 s, because `stop` is asked between them.
     A chunk that the embedder rejects is skipped until the next call. Ends with a reason in `waiting` if the disk is
-    full. Raises ModelError if the embedder itself fails, StoreError if the catalog cannot be written.
+    full. Raises ModelError if the embedder fails, StoreError if it cannot write.
     """
-    missing = partial(store.missing_vectors, embedder.fingerprint)
-    yield from _embed_all(store, embedder, stop, store.chunks_without_vector, missing)
+    missing = partial(store.missing_vectors, embedder.fingerprint, under=under)
+    yield from _embed_all(store, embedder, stop, partial(store.chunks_without_vector, under=under), missing)
 
 
 def add_token_vectors(
-    store: Store, embedder: Embedder, stop: Callable[[], bool], may_run: Callable[[], str] = lambda: ""
-) -> Iterator[StageProgress]:
+    store: Store, embedder: Embedder, stop: Callable[[], bool], may_run: Callable[[], str] = lambda: "",
+    under: Sequence[Path] = (),
+) -> Iterator[StageProgress]:  # fmt: skip
     """Make the token vectors of chunks that have only a vector, as `embed_pending` makes both.
 
-    They are missing where an earlier version made the vectors, or where `verify` removed damaged ones. `may_run` is
-    asked before every batch and returns '' or the reason to wait. Ends early when the drive has no room to spare.
+    They are missing where an earlier version made the vectors, or where `verify` removed damaged ones. Before every
+    batch `may_run` returns '' or the reason to wait. Ends early when the drive has no room to spare.
     """
-    if not embedder.gives_tokens:
-        return
-    waiting = store.chunks_without_token_vectors
-    missing = partial(store.missing_vectors, embedder.fingerprint, "token_vectors")
-    yield from _embed_all(store, embedder, lambda: stop() or not store.has_spare_room(), waiting, missing, may_run)
+    waiting = partial(store.chunks_without_token_vectors, under=under)
+    missing = partial(store.missing_vectors, embedder.fingerprint, "token_vectors", under)
+    if embedder.gives_tokens:
+        yield from _embed_all(store, embedder, lambda: stop() or not store.has_spare_room(), waiting, missing, may_run)
 
 
 def _embed_all(

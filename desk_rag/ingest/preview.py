@@ -20,7 +20,7 @@ from desk_rag.documents.formats import Format
 from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
-from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
+from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, is_no_document, kind_of
 from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def compare(
     for root in roots:
         rows = {} if store is None else {row.path: row for row in store.documents(root)}
         for entry in walk(root, settings, stop):
-            yield _judged(entry, rows.pop(entry.path, None), settings)
+            row = rows.pop(entry.path, None)
+            if not (isinstance(entry, LeftOut) and is_no_document(entry.reason)):
+                yield _judged(entry, row, settings)
         if not stop():
             gone_paths = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path, root)]
             yield from (JudgedFile(path, Verdict.GONE) for path in gone_paths)
@@ -225,7 +227,7 @@ def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings)
         failed=counts[Verdict.FAILED],
         bytes_to_read=size,
         estimate=IndexEstimate(counts[Verdict.NEW] + counts[Verdict.CHANGED], text.total),
-        left_out=UnreadFiles(kinds.total(), tuple((+kinds).most_common())),
+        left_out=UnreadFiles(kinds.total(), tuple((+kinds).most_common()), "left out"),
         giant=text.giant,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,12 +89,14 @@ class UnreadFiles:
     files: int
     kinds: tuple[tuple[str, int], ...]
     """Kind and number of files, the largest number first."""
+    word: str = "not read"
+    """'left out' where those that could not be read are counted apart."""
 
     @property
     def summary(self) -> str:
         """Return '46 files not read: 25 images, 20 archives, 1 too large'."""
         kinds = (f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds)
-        return f"{plural(self.files, 'file')} not read: {', '.join(kinds)}"
+        return f"{plural(self.files, 'file')} {self.word}: {', '.join(kinds)}"
 
     @property
     def brief(self) -> str:
@@ -112,7 +114,8 @@ class UnreadFiles:
 
 def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
     """Count the files below the folders `under` (all, if empty) that a rule or their kind leaves out."""
-    return _counted(group for group in store.unread_reasons(under) if group[0] is FileState.SKIPPED)
+    skipped = _counted(group for group in store.unread_reasons(under) if group[0] is FileState.SKIPPED)
+    return replace(skipped, word="left out")
 
 
 def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
@@ -200,6 +203,11 @@ def _singular(kind: str) -> str:
     return f"an {word}" if word[:1] in "aeiou" else f"a {word}"
 
 
+def is_no_document(reason: str) -> bool:
+    """Return whether a skipped entry with this recorded reason is a link or special file, counted nowhere."""
+    return reason.startswith(_NO_DOCUMENT)
+
+
 def kind_of(reason: str) -> str:
     """Return the group in which a skipped file with this recorded reason is counted."""
     if reason.startswith(KIND_NOT_READ):
@@ -214,6 +222,6 @@ def _counted(groups: Iterable[tuple[FileState, str, int]], but: Collection[str] 
     kinds: Counter[str] = Counter()
     for state, reason, count in groups:
         kind = kind_of(reason) if state is FileState.SKIPPED else _failure_of(reason)
-        if kind not in but and not (state is FileState.SKIPPED and reason.startswith(_NO_DOCUMENT)):
+        if kind not in but and not (state is FileState.SKIPPED and is_no_document(reason)):
             kinds[kind] += count
     return UnreadFiles(kinds.total(), tuple(kinds.most_common()))

@@ -13,6 +13,7 @@ from desk_rag.store.catalog.catalog import Catalog
 from desk_rag.store.catalog.coordination import SharedRows
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.deletion_rows import stays
+from desk_rag.store.catalog.paths import Scope
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
 from desk_rag.store.kv.contents import CacheContents, cache_contents
@@ -79,21 +80,27 @@ class StoreHealth:
             token_bytes=token_bytes,
         )
 
-    def missing_vectors(self, embedder: str, table: Literal["vectors", "token_vectors"] = "vectors") -> int:
-        """Return how many chunks wait for a vector; those of documents that are about to be removed do not."""
+    def missing_vectors(
+        self, embedder: str, table: Literal["vectors", "token_vectors"] = "vectors", under: Sequence[Path] = ()
+    ) -> int:
+        """Return how many chunks in scope wait for a vector; those of documents that are about to be removed do not."""
         from desk_rag.store.vectors.tokens import number_missing_in
 
+        scope = Scope(under)
         with self._database.read() as connection:
-            return int(connection.execute(number_missing_in(table), (embedder,)).fetchone()[0])
+            query = number_missing_in(table, scope)
+            return int(connection.execute(query, (embedder, *scope.values)).fetchone()[0])
 
-    def missing_kv(self, namespace: Namespace) -> int:
-        """Return how many chunks have no chunk KV; those of documents that are about to be removed do not count."""
+    def missing_kv(self, namespace: Namespace, under: Sequence[Path] = ()) -> int:
+        """Return how many chunks in scope have no chunk KV, without those of documents that are about to be removed."""
+        scope = Scope(under)
         query = (
             "SELECT count(*) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM kv_chunks k JOIN kv ON kv.id = k.kv"
             " JOIN namespaces n ON n.id = kv.namespace WHERE k.chunk_id = c.chunk_id AND n.name = ?)"
         )
         with self._database.read() as connection:
-            return int(connection.execute(f"{query} AND {stays('c.id')}", (str(namespace),)).fetchone()[0])
+            query += f" AND {stays('c.id')}{scope.and_chunk('c.id')}"
+            return int(connection.execute(query, (str(namespace), *scope.values)).fetchone()[0])
 
     def has_spare_room(self) -> bool:
         """Return whether the data directory's drive has more free space than `reserve_gib` leaves."""

@@ -228,9 +228,9 @@ class Store(StoreHealth):
         """Return chunks by cosine to `vector` (float32 [dim]), best first."""
         return self._vectors().search(embedder, vector, limit, under)
 
-    def chunks_without_vector(self, embedder: str, limit: int) -> list[PendingChunk]:
+    def chunks_without_vector(self, embedder: str, limit: int, under: Sequence[Path] = ()) -> list[PendingChunk]:
         """Return chunks without a vector of this embedder, most recent first."""
-        return self._vectors().pending(embedder, limit)
+        return self._vectors().pending(embedder, limit, under)
 
     def put_vectors(
         self,
@@ -244,9 +244,9 @@ class Store(StoreHealth):
         self._vectors().put(embedder, chunk_ids, vectors, signs)
         self._witness.write(self._catalog.mark())
 
-    def chunks_without_token_vectors(self, embedder: str, limit: int) -> list[PendingChunk]:
+    def chunks_without_token_vectors(self, embedder: str, limit: int, under: Sequence[Path] = ()) -> list[PendingChunk]:
         """Return chunks without token vectors of this embedder, most recent first."""
-        return self._vectors().tokens.pending(embedder, limit)
+        return self._vectors().tokens.pending(embedder, limit, under)
 
     def token_vectors(self, embedder: str, chunk_ids: Sequence[ChunkId]) -> dict[ChunkId, NDArray[np.uint8]]:
         """Return the token vectors of those chunks that have them, as signs [word pieces, dim / 8]."""

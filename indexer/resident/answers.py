@@ -21,6 +21,7 @@ from desk_rag.retrieval.search import retrieve
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.parts import Parts
+    from desk_rag.indexer.resident.exclusion import FollowedRules
     from desk_rag.indexer.service import Service
 
 
@@ -40,6 +41,8 @@ class Resident:
     """Returns what indexes in this process, and makes changes; None if nothing does."""
     end: Callable[[], None] | None = None
     """Ends the process although it indexes; None if a person is using it."""
+    rules: FollowedRules | None = None
+    """Rules of the settings file where nothing indexes in this process; None for those of `settings`."""
 
     def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         """Answer one request. Raises NoResident for one that the client must see to itself, DeskRagError."""
@@ -86,8 +89,9 @@ class Resident:
 
     def _index_settings(self) -> IndexSettings:
         """Return the settings by which files are read now; what a user excludes meanwhile changes them."""
-        service = self.service()
-        return (self.settings if service is None else service.settings).index
+        if (service := self.service()) is not None:
+            return service.settings.index
+        return self.settings.index if self.rules is None else self.rules.in_force(self.settings.index)
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer

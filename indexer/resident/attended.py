@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, CorruptCatalog, GpuLost, ModelError, StoreLocked, told_to_user
 from desk_rag.indexer.resident import values
+from desk_rag.indexer.resident.exclusion import FollowedRules
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.ingest.events import IndexEvent
@@ -52,8 +53,9 @@ _NEWS_SECONDS = 1.0
 class Attended:
     """An engine over the store of `settings` that indexes `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings, self._folders = settings, tuple(folders)
+    def __init__(self, settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> None:
+        self._settings, self._folders, self._settings_file = settings, tuple(folders), settings_file
+        self._rules = FollowedRules(settings_file, settings.index.exclude)
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._server: Server | None = None
@@ -90,12 +92,12 @@ class Attended:
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
         try:
-            engine = _open_engine(self._settings, self._folders)
+            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file)
         except CorruptCatalog:
             report("replacing the damaged catalog")
             Store.reset_catalog(self._settings.data_dir, self._settings.store).close()
             rebuilt = (CATALOG_RESET,)
-            engine = _open_engine(self._settings, self._folders)
+            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file)
         self._engine = engine
         self._started_at = time.monotonic()
         make_way(self._settings.data_dir)
@@ -117,7 +119,7 @@ class Attended:
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        index = (self._settings if service is None else service.settings).index
+        index = self._rules.in_force(self._settings.index) if service is None else service.settings.index
         hints = self.state().changed_files
 
         def is_reading() -> bool:
@@ -188,7 +190,7 @@ class Attended:
         from desk_rag.indexer.resident.server import Server
         from desk_rag.indexer.service import Service
 
-        service = Service(parts_of(engine), self._folders, self._settings)
+        service = Service(parts_of(engine), self._folders, self._settings, settings_file=self._settings_file)
         service.subscribe(self._listen)
         service.start()
         self._service = service
@@ -258,8 +260,10 @@ def is_being_read(store: Store, since: float) -> bool:
     return freshness.is_reading(store) or (is_young(since) and store.activity() is None)
 
 
-def _open_engine(settings: Settings, folders: Sequence[Path]) -> AnswerEngine:
-    """Return an engine that writes to the store unless another process does; files are read while it is loaded."""
+def _open_engine(
+    settings: Settings, folders: Sequence[Path], file: Path | None
+) -> tuple[AnswerEngine, tuple[Path, ...]]:
+    """Return an engine that writes unless another process does, and the folders that nobody purged while it loaded."""
     from desk_rag.answering.opening import engine_with
     from desk_rag.indexer.models import Models
 
@@ -268,9 +272,10 @@ def _open_engine(settings: Settings, folders: Sequence[Path]) -> AnswerEngine:
         if store.writer and store.pause_requested() == math.inf:  # it lasted until this start
             store.request_pause(None)
         models = Models(store, settings)
-        with _reading(store, settings, folders, models):
+        with _reading(store, settings, folders, models, file) as service:
             serving, embedder = models.serving(), models.embedder()
-        return engine_with(serving, embedder, store, models.turn, settings)
+        engine = engine_with(serving, embedder, store, models.turn, settings)
+        return engine, tuple(folders) if service is None else service.folders
     except BaseException:
         store.close()
         raise
@@ -286,18 +291,22 @@ def _open(settings: Settings) -> Store:
 
 
 @contextmanager
-def _reading(store: Store, settings: Settings, folders: Sequence[Path], models: Models) -> Iterator[None]:
+def _reading(
+    store: Store, settings: Settings, folders: Sequence[Path], models: Models, file: Path | None
+) -> Iterator[Service | None]:
     """Read files during the block, which may take minutes; whoever indexes afterwards begins with a look of its own."""
     from desk_rag.indexer.parts import lazy_parts
+    from desk_rag.indexer.resident.changes import taking_changes
     from desk_rag.indexer.service import Service
 
     if not (store.writer and folders):
-        yield
+        yield None
         return
-    service = Service(lazy_parts(store, settings, models), folders, settings)
+    service = Service(lazy_parts(store, settings, models), folders, settings, settings_file=file)
     service.start()
     try:
-        yield
+        with taking_changes(service, settings.data_dir):
+            yield service
     finally:
         service.stop(_STOP_SECONDS)
 

@@ -91,8 +91,8 @@ class EndedAtStart(ModelError):
 class AttendedProcess:
     """An engine in a process of its own; has the methods of `Attended`."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings, self._folders = settings, tuple(folders)
+    def __init__(self, settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> None:
+        self._settings, self._folders, self._settings_file = settings, tuple(folders), settings_file
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
@@ -127,7 +127,8 @@ class AttendedProcess:
             )
         assert self._process.stdin is not None
         with self._process.stdin as stdin, suppress(BrokenPipeError):
-            stdin.write(json.dumps(values.engine_fields(self._settings, self._folders)).encode())
+            fields = values.engine_fields(self._settings, self._folders, self._settings_file)
+            stdin.write(json.dumps(fields).encode())
         self._news = self._messages({"do": "attend"}, self._stopping.is_set, poll_seconds=_POLL_SECONDS)
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
@@ -294,8 +295,9 @@ def run(descriptor: int) -> None:
     """Answer what comes through the socket `descriptor`, until the UI closes its end or a signal arrives."""
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGTERM, lambda *_: control.shutdown(socket.SHUT_RD))
-    settings, folders = values.engine_arguments(json.load(sys.stdin))
-    attended = Attended(settings, folders)
+    fields = json.load(sys.stdin)
+    settings, folders = values.engine_arguments(fields)
+    attended = Attended(settings, folders, values.settings_file(fields))
     server = Server(settings.data_dir, Requests(attended, _leave).handle)
     while True:
         try:

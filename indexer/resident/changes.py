@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents.status import FileState
 from desk_rag.indexer.once import Run
 from desk_rag.indexer.resident import values
-from desk_rag.indexer.resident.protocol import Message
+from desk_rag.indexer.resident.protocol import Message, NoResident
+from desk_rag.indexer.resident.server import Server
 from desk_rag.ingest import deletions
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished
 from desk_rag.store.catalog.deletion_rows import Decision
@@ -22,6 +24,23 @@ if TYPE_CHECKING:
 
 Emit = Callable[[Message], None]
 Stop = Callable[[], bool]
+
+
+@contextmanager
+def taking_changes(service: Service, data_dir: Path) -> Iterator[None]:
+    """Make the changes that other commands ask for during the block, and leave every other request to them."""
+
+    def handle(request: Message, stop: Stop) -> Iterator[Message]:
+        if request.get("do") not in WORK or request["do"] == "index":
+            raise NoResident("")
+        return carry_out(service, request, stop)
+
+    server = Server(data_dir, handle)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Message]:

@@ -5,6 +5,7 @@ It holds the right to write to the store, and gives it up as soon as another com
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def status(data_dir: Path) -> Message | None:
         return None
 
 
-def ensure(settings: Settings) -> str:
+def ensure(settings: Settings, settings_file: Path | None = None) -> str:
     """Start a process that keeps the models loaded, unless there is one; return '' or why that failed.
 
     A kept process with other settings is replaced.
@@ -44,7 +45,7 @@ def ensure(settings: Settings) -> str:
         return ""
     if running is not None:
         make_way(settings.data_dir)
-    return _await(start(settings), settings.data_dir)
+    return _await(start(settings, settings_file), settings.data_dir)
 
 
 def answers_meanwhile(settings: Settings) -> bool:
@@ -75,7 +76,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
 
 
-def start(settings: Settings) -> subprocess.Popen[str]:
+def start(settings: Settings, settings_file: Path | None = None) -> subprocess.Popen[str]:
     """Start the process, which outlives this one, and return at once."""
     child = subprocess.Popen(
         [sys.executable, "-m", "desk_rag.indexer.resident.kept"],
@@ -91,7 +92,7 @@ def start(settings: Settings) -> subprocess.Popen[str]:
     )
     assert child.stdin is not None
     with child.stdin, suppress(BrokenPipeError):
-        child.stdin.write(values.with_absolute_paths(settings).model_dump_json())
+        child.stdin.write(json.dumps(values.engine_fields(settings, (), settings_file)))
     return child
 
 

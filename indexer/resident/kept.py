@@ -7,17 +7,21 @@ changed files by itself.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, DeskRagError
 from desk_rag.indexer.log import logging_to
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
+from desk_rag.indexer.resident import values
 from desk_rag.indexer.resident.answers import Resident
+from desk_rag.indexer.resident.exclusion import FollowedRules
 from desk_rag.indexer.resident.server import Server
 from desk_rag.store.store import Store
 
@@ -28,7 +32,7 @@ _MOST_WAIT = 10.0
 """Seconds between two checks of the time since the last question."""
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, settings_file: Path | None) -> int:
     """Answer until no question came for a while, a signal arrives, or another command needs the store."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,7 +42,14 @@ def run(settings: Settings) -> int:
             models = Models(store, settings)
             parts = lazy_parts(store, settings, models)
             resident = Resident(
-                settings, lambda: parts, models.engine, lambda: False, tuple, leave=stop.set, is_leaving=stop.is_set
+                settings,
+                lambda: parts,
+                models.engine,
+                lambda: False,
+                tuple,
+                leave=stop.set,
+                is_leaving=stop.is_set,
+                rules=FollowedRules(settings_file, settings.index.exclude),
             )
             free, end = settings.resident.free_minutes * 60, settings.resident.exit_minutes * 60
 
@@ -85,4 +96,5 @@ def _fail(reason: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Settings.model_validate_json(sys.stdin.read())))
+    fields = json.load(sys.stdin)
+    sys.exit(run(values.engine_arguments(fields)[0], values.settings_file(fields)))

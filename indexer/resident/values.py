@@ -128,10 +128,13 @@ def _hints(kind: type) -> dict[str, typing.Any]:
     return typing.get_type_hints(kind)
 
 
-def engine_fields(settings: Settings, folders: Sequence[Path]) -> dict[str, object]:
-    """Return settings and folders as fields of a message; paths are made absolute."""
-    absolute = with_absolute_paths(settings)
-    return {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
+def engine_fields(
+    settings: Settings, folders: Sequence[Path], settings_file: Path | None = None
+) -> dict[str, object]:
+    """Return settings, folders and the settings file as fields of a message; paths are made absolute."""
+    absolute, file = with_absolute_paths(settings), "" if settings_file is None else str(settings_file.absolute())
+    sent = {"settings": absolute.model_dump_json(), "folders": [str(folder) for folder in folders]}
+    return {**sent, "settings_file": file}
 
 
 def engine_arguments(fields: Mapping[str, object]) -> tuple[Settings, list[Path]]:
@@ -140,3 +143,8 @@ def engine_arguments(fields: Mapping[str, object]) -> tuple[Settings, list[Path]
 
     folders = typing.cast("list[str]", fields["folders"])
     return Settings.model_validate_json(str(fields["settings"])), [Path(folder) for folder in folders]
+
+
+def settings_file(fields: Mapping[str, object]) -> Path | None:
+    """Return the settings file that was sent; None if none was."""
+    return Path(str(fields["settings_file"])) if fields.get("settings_file") else None

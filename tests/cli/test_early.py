@@ -78,6 +78,23 @@ def test_a_plain_question_is_sent_with_all_that_decides_the_answer(
 
 
 @pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        (("when", "is", "the", "dentist", "appointment"), "when is the dentist appointment"),
+        (("when", "is", "it", "due?"), "when is it due?"),
+        (("--no-wait", "what", "does", "bench", "cost", "--private"), "what does bench cost"),
+        (("who", "signed", "@lease.md", "and", "ask", "why"), "who signed @lease.md and ask why"),
+        (("when does it end?", "  "), "when does it end?"),
+    ],
+)
+def test_words_without_quotation_marks_are_one_question(
+    listener: Listener, words: tuple[str, ...], question: str
+) -> None:
+    request = sent(listener, "--data-dir", str(listener.data), "ask", *words)
+    assert request is not None and request["request"]["question"] == question  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("search", "ask"),
@@ -89,7 +106,6 @@ def test_a_plain_question_is_sent_with_all_that_decides_the_answer(
         ("ask", "Where?", "--top-k", "many"),
         ("ask", "Where?", "--folder", "/nowhere/at/all"),
         ("ask", "Where?", "--folder"),
-        ("ask", "Where", "is", "it?"),
         ("ask", "Where?", "--model", "other"),
         ("ask", "Where?", "--help"),
         ("--data-dir",),

@@ -71,7 +71,7 @@ def test_a_dry_run_counts_up_and_writes_nothing(desk: Desk) -> None:
     code, out, _ = desk.run("index", str(desk.docs), "--dry-run")
     assert code == 0
     assert out.startswith("4 files found = 3 to be read + 0 unchanged + 0 that could not be read before + 1 left out\n")
-    assert "  new: house/roof.md\n" in out and "1 file not read: 1 image." in out and "Nothing was changed." in out
+    assert "  new: house/roof.md\n" in out and "1 file left out: 1 image." in out and "Nothing was changed." in out
     assert "by words after " in out and " for the caches." in out
     assert not desk.data.exists()
 

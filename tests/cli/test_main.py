@@ -526,7 +526,7 @@ def test_every_kind_of_bad_file_has_its_reason_and_the_rest_goes_on(tmp_path: Pa
     assert "binary" in said["noise.md"] and "not a docx" in said["noise.docx"] and "damaged" in said["cut.pdf"]
     assert "no text layer" in said["scan.pdf"] and "password" in said["secret.pdf"]
     assert "1 file read (1 chunk), 5 could not be read" in indexed.err
-    assert "\n1 file not read: 1 empty (desk-rag why FOLDER lists it).\n" in indexed.err
+    assert "\n1 file left out: 1 empty (desk-rag why FOLDER lists it).\n" in indexed.err
     assert "Traceback" not in indexed.err
 
 

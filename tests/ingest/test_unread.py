@@ -50,7 +50,7 @@ def test_only_the_asked_folders_are_counted(tmp_path: Path) -> None:
         assert docs == unread.UnreadFiles(4, (("images", 2), ("that could not be read", 1), ("programs", 1)))
         assert docs.summary == "4 files not read: 2 images, 1 that could not be read, 1 program"
         skipped = unread.skipped_files(store, [home / "docs"])
-        assert skipped.summary == "3 files not read: 2 images, 1 program"
+        assert skipped.summary == "3 files left out: 2 images, 1 program"
         assert unread.skipped_files(store, []).files == 5
         only_programs = unread.may_hold_answer(store, [home / "tools"])
         assert only_programs is not None and only_programs.summary == "1 file not read: 1 program"

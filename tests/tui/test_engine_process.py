@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,8 +21,11 @@ import pytest
 from desk_rag.answering.conversation.turns import turn_of
 from desk_rag.answering.events import Answer, AnswerMode, AnswerText, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
+from desk_rag.documents.status import FileState
 from desk_rag.errors import Cancelled, DeskRagError
-from desk_rag.indexer.resident import attending, client, keeping
+from desk_rag.indexer.models import Models
+from desk_rag.indexer.resident import attending, client, handover, keeping
+from desk_rag.indexer.resident.attended import Attended
 from desk_rag.indexer.resident.attending import AttendedProcess
 from desk_rag.indexer.resident.protocol import PROTOCOL, Connection, Message, has_unix_sockets
 from desk_rag.ingest.events import FileEvent, IndexEvent
@@ -251,6 +257,27 @@ def test_a_second_ui_shares_the_engine_and_goes_on_without_the_first(world: Worl
     Store.open(world.settings.data_dir, world.settings.store, writer=True).close()
 
 
+def test_what_another_command_excluded_stays_out_when_the_engine_is_started_again(world: World) -> None:
+    world.begin()
+    backend, house = world.backend, world.folder / "house"
+
+    def names() -> set[str]:
+        return {row.path.name for row in backend.store.documents() if row.state is FileState.INDEXED}
+
+    world.config.write_text(f"[index]\nexclude = [{json.dumps(str(house) + '/')}]\n")
+    wait_for(lambda: names() == {"cellar.md"})  # the engine that runs heeds the file
+    world.process().kill()
+    wait_for(backend.has_ended)
+    began = time.time()
+    backend.start(_nothing, world.events.append)
+    wait_for(lambda: any(scan.at > began for scan in [backend.store.activity()] if scan is not None))
+    wait_for(lambda: backend.status().freshness is Freshness.WATCHING)
+    assert names() == {"cellar.md"} and backend.backlog().new == ()
+    assert "doors.md" not in str(asked(backend, "Which door is painted green?").sources)
+    world.config.unlink()
+    wait_for(lambda: names() == {Path(name).name for name in _FILES})
+
+
 def test_an_engine_that_is_killed_is_started_again_and_no_question_is_lost(world: World) -> None:
     world.begin()
     backend, before = world.backend, world.process()
@@ -295,6 +322,43 @@ def test_it_ends_with_a_ui_that_is_killed(world: World, moment: str) -> None:
     assert "True" not in line, "only the other process imports torch"
     wait_for(lambda: ended(engine), 30)
     Store.open(world.settings.data_dir, world.settings.store, writer=True).close()
+
+
+def test_a_folder_is_forgotten_while_the_engine_loads(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the right to write meanwhile; a whole indexed folder that is purged is not read again either."""
+    world, other, loads, may_load = World(tmp_path), tmp_path / "other", threading.Event(), threading.Event()
+    other.mkdir()
+    (other / "boat.md").write_text("The boat is moored in Kiel.\n")
+    shutil.copytree(root / "data" / "models", tmp_path / "data" / "models", dirs_exist_ok=True)
+    serving = Models.serving
+
+    def waiting(models: Models) -> object:
+        loads.set()
+        assert may_load.wait(60)
+        return serving(models)
+
+    monkeypatch.setattr(Models, "serving", waiting)
+    engine = Attended(world.settings, [world.folder, other], world.config)
+    starting = threading.Thread(target=engine.start, args=(_nothing, _nothing))
+    starting.start()
+    assert loads.wait(60)
+    store = Store.open(world.settings.data_dir, world.settings.store, writer=False)
+    try:
+        wait_for(lambda: len(store.documents()) == len(_FILES) + 1)
+        world.config.write_text(f"[index]\nexclude = [{json.dumps(str(world.folder / 'house') + '/')}]\n")
+        for path, documents in ((world.folder / "house", 2), (other, 1)):
+            report, left_out = handover.purge(world.settings, path, check=False)
+            assert report.documents == documents and left_out
+        may_load.set()
+        starting.join(60)
+        wait_for(lambda: not engine.state().is_reading)
+        assert {row.path.name for row in store.documents() if row.state is FileState.INDEXED} == {"cellar.md"}
+    finally:
+        may_load.set()
+        store.close()
+        engine.stop()
 
 
 def test_quitting_while_it_loads_ends_it(world: World) -> None:

@@ -69,6 +69,7 @@ KEY_ACTIONS = (
     KeyAction("show", "ctrl+t", "list all files, those read, failed or left out", Area.LIBRARY),
     KeyAction("work_now", "ctrl+o", "fill caches for an hour although the computer is busy", Area.ACTIVITY),
     KeyAction("other_model", "ctrl+o", "choose the model", Area.FIRST_RUN),
+    KeyAction("leave_out", "ctrl+t", "leave out the file with most of the text; again: read it", Area.FIRST_RUN),
 )
 
 FIXED_KEYS = (

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.assets import assets_dir
 from desk_rag.config import GIB
+from desk_rag.documents.rules.ignore_rules import pattern_of
+from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in
 from desk_rag.ingest.preview import FolderPreview, preview
 from desk_rag.tui.management.models import ModelChoice
 
@@ -25,6 +27,8 @@ class FirstRun:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.left_out: tuple[Path, ...] = ()
+        """Files that are left out by the user's choice; the rules are written with the folder."""
 
     def is_due(self) -> bool:
         """Return whether no folder is known: none was named, and none was ever indexed."""
@@ -59,7 +63,13 @@ class FirstRun:
 
     def preview(self, typed: str, stop: Callable[[], bool], report: Callable[[int], None]) -> FolderPreview:
         """Count what indexing the typed folder would read."""
-        return preview(_expanded(typed), self._session.settings.index, stop, report)
+        index = self._session.settings.index
+        index = index.model_copy(update={"exclude": (*index.exclude, *self._rules)})
+        return preview(_expanded(typed), index, stop, report)
+
+    @property
+    def _rules(self) -> list[str]:
+        return [pattern_of(path, is_folder=False) for path in self.left_out]
 
     def room(self) -> tuple[int, int]:
         """Return (free bytes on the drive of the caches, bytes that caches may take)."""
@@ -75,6 +85,8 @@ class FirstRun:
 
         session = self._session
         changes: dict[tuple[str, ...], object] = {("folders",): [str(folder)]}
+        if self.left_out:
+            changes[EXCLUDE] = [*rules_in(session.file), *self._rules]
         before = session.settings.model
         if model != ModelChoice(before.name, before.quantization):
             changes["model", "name"] = model.name

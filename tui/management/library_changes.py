@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState, plural
-from desk_rag.errors import StoreError, StoreLocked
+from desk_rag.errors import ConfigError, StoreError, StoreLocked
 from desk_rag.indexer.resident import exclusion as rules_of_user
 from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in, with_rules
 from desk_rag.indexer.resident.protocol import NoResident
@@ -69,6 +69,31 @@ class LibraryChanges:
         now = self._set_rules((*self._rules(), exclusion.rule), excluded=(exclusion.path,))
         said = f"{shown_path(exclusion.path)} is excluded{'' if now else self._later()}."
         return Change(said + self._still_quoted(exclusion.path), lambda: self._allow(exclusion))
+
+    def allow(self, path: Path) -> Change:
+        """Have a file or folder read that a rule of the user leaves out, and nothing else that the rule names.
+
+        Raises ConfigError if that is not possible without taking back the rule for other files.
+        """
+        session, before = self._session, self._rules()
+        around = [root for root in session.folders if root in path.parents]
+        rule = rules_of_user.own_rule_for(path, around, with_rules(session.settings, before))
+        if not rule:
+            return Change(f"{shown_path(path)} is not excluded.")
+        own = rules_of_user.pattern_of(path, is_folder=path.is_dir())
+        after = tuple(each for each in before if each != own)
+        if rules_of_user.own_rule_for(path, around, with_rules(session.settings, after)):
+            after = (*after, f"!{own}")  # the rule names others, too
+        if standing := rules_of_user.own_rule_for(path, around, with_rules(session.settings, after)):
+            remedy = "Change that rule: F2, `index.exclude`."
+            raise ConfigError(f"“{standing}” leaves out the folder that {path.name} is in.", remedy=remedy)
+        now = self._set_rules(after, (path,))
+        outlook = "is read from now on" if now else f"is no longer excluded{self._later()}"
+        return Change(f"{shown_path(path)} {outlook}.", lambda: self._exclude_again(path, before))
+
+    def _exclude_again(self, path: Path, rules: tuple[str, ...]) -> str:
+        self._set_rules(rules, excluded=(path,))
+        return f"{shown_path(path)} is excluded again."
 
     def _still_quoted(self, path: Path) -> str:
         """Return a sentence on saved chats that quote what was excluded; '' if none does."""
@@ -130,6 +155,8 @@ class LibraryChanges:
         """Have a file read again, or the files of a folder that failed, although they have not changed."""
         store = self._opened()
         row = store.document(path)
+        if row is not None and row.state is FileState.SKIPPED:
+            return Change(f"{path.name} is left out ({row.reason}), and was not read.")
         paths = [path] if row is not None else self._failed_in(store, path)
         for one in paths:
             store.read_again(one)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from desk_rag import config
 from desk_rag.config import Settings
-from desk_rag.indexer.resident.exclusion import rules_in, with_rules
+from desk_rag.indexer.resident.exclusion import FollowedRules
 from desk_rag.settings_file import Key, SettingsFile
 from desk_rag.tui.management.checks import Checks, no_checks
 
@@ -62,10 +62,10 @@ class Session:
     ) -> None:
         self.checks = checks
         """The checks of `desk-rag doctor`."""
-        self.settings = settings
-        """Settings in use; a change that needs a restart is only in the file."""
+        self._settings = settings
         self.folders = tuple(folder.absolute() for folder in folders)
         self.file = SettingsFile(settings_file or config.default_path())
+        self._rules = FollowedRules(self.file.path, settings.index.exclude)
         self.changed: set[Key] = set()
         """Names of settings changed in this run that may take effect only at the next start."""
         self.undo: Callable[[], str] | None = None
@@ -77,6 +77,16 @@ class Session:
         self._before: list[Store] = []
         """Readers from before the engine was up; a screen may still use one."""
         self._guard = threading.Lock()
+
+    @property
+    def settings(self) -> Settings:
+        """Settings in use, with the rules of the file as it is; a change that needs a restart is only in the file."""
+        settings, index = self._settings, self._rules.in_force(self._settings.index)
+        return settings if index is settings.index else settings.model_copy(update={"index": index})
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
 
     @property
     def indexing(self) -> Indexing | None:
@@ -118,8 +128,6 @@ class Session:
 
     def use(self, settings: Settings, folders: Sequence[Path]) -> bool:
         """Index `folders` with `settings` from now on; False if that has to wait for the next start."""
-        added = [rule for rule in rules_in(self.file) if rule not in settings.index.exclude]
-        settings = with_rules(settings, (*settings.index.exclude, *added))  # another process may have added some
         self.settings, self.folders = settings, tuple(folders)
         indexing = self._indexing
         if indexing is None:
@@ -127,5 +135,5 @@ class Session:
         if not indexing.indexes:
             return False
         indexing.halt()  # what still runs ends by itself
-        indexing.resume(settings, folders)
+        indexing.resume(self.settings, folders)
         return True

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,6 @@ _COSTS: Mapping[Key, str] = {
     ("model", "rungs"): "Every chunk is kept once for each number: {warm} would be computed again for new ones.",
     ("model", "embedder"): "All vectors are computed again: {chunks}. Until then passages are found by words only.",
     ("index", "max_text_mib"): "All files are read again: {files}. Chunks whose text stays the same keep their caches.",
-    ("index", "exclude"): "Documents that a rule names leave the index; their caches are kept for a while.",
     ("index", "max_file_mib"): "Files above the limit leave the index, or are read for the first time.",
     ("store", "kv_dir"): "Caches begin anew in the other directory: {warm} stay where they are, unused.",
     ("data_dir",): "A new, empty index begins there: {files} would be read again. The old index stays where it is.",
@@ -146,6 +145,8 @@ class SettingsList:
         counts = store.counts(self._session.namespace()) if store is not None else None  # type: ignore[arg-type]
         if row.key == ("store", "budget_gib"):
             return _budget_cost(after.store.budget_gib, counts)
+        if row.key == ("index", "exclude"):
+            return _rules_cost(self._session.settings.index.exclude, after.index.exclude)
         sentence = _COSTS.get(row.key, "")
         if not sentence or counts is None or not (counts.files or counts.kv_bytes):
             return ""
@@ -181,6 +182,20 @@ def _typed(row: SettingRow, text: str) -> object:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     return value if not is_text or isinstance(value, str) else text.strip()
+
+
+def _rules_cost(before: Sequence[str], after: Sequence[str]) -> str:
+    """Say which files leave the index and which are read by the change of rules."""
+    said = []
+    if added := [rule for rule in after if rule not in before]:
+        said.append(f"Documents that {_quoted(added)} names leave the index; their caches are kept for a while.")
+    if lifted := [rule for rule in before if rule not in after]:
+        said.append(f"Files that {_quoted(lifted)} left out are read, unless another rule names them.")
+    return " ".join(said)
+
+
+def _quoted(rules: Sequence[str]) -> str:
+    return " or ".join(f"“{rule}”" for rule in rules)
 
 
 def _budget_cost(budget_gib: float, counts: Counts | None) -> str:

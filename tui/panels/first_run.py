@@ -42,6 +42,7 @@ class FirstRunScreen(PanelScreen):
         ("Tab", "complete the name with the chosen one"),
         ("Enter", "look at the folder; once it was looked at, start"),
         ("other_model", "choose the model; the embedded reader needs no download"),
+        ("leave_out", "leave out the file that holds most of the text; again: read it after all"),
         ("Esc", "stop looking, or back to the name; then go on without a folder"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -49,6 +50,7 @@ class FirstRunScreen(PanelScreen):
         Binding("enter", "start", "Start"),
         Binding("tab", "complete", "Complete", priority=True),
         bound("other_model", "other_model", "Model", show=True),
+        bound("leave_out", "leave_out", "Leave out"),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
     ]
@@ -155,9 +157,11 @@ class FirstRunScreen(PanelScreen):
         name = self.query_one("#folder", Input)
         if self._chosen is not None:
             self._take(self._chosen)
-        typed = self._taken or name.value
-        if not typed.strip():
-            return
+        if (self._taken or name.value).strip():
+            self._look()
+
+    def _look(self) -> None:
+        typed = self._taken or self.query_one("#folder", Input).value
         self._stop = threading.Event()
         self._looking = True
         self._draw(Content("looking through the folder …"))
@@ -180,15 +184,30 @@ class FirstRunScreen(PanelScreen):
             return
         self._preview = preview
         free, room = self._first_run.room()
-        self._described = partial(
-            _described, preview, free, room, self._model.name, self.session.file.path, self._model_key
-        )
+        described = partial(_described, preview, free, room, self._model.name, self.session.file.path, self._model_key)
+        self._described = lambda width: Content("\n").join([described(width), *self._giant_choice(preview, width)])
         self.on_resize()
         self.refresh_bindings()
 
     def on_resize(self) -> None:
         if self._preview is not None:
             self._draw(self._described(self.query_one("#preview-pane").scrollable_content_region.width))
+
+    def _giant_choice(self, preview: FolderPreview, width: int) -> list[Content]:
+        """Return how the file with most of the text is left out, or taken back."""
+        key, left_out = self.keymap.shown("leave_out"), self._first_run.left_out
+        if left_out:
+            return [_row(width, "without", f"{left_out[0].name}, by your choice; {key} reads it after all")]
+        return [_row(width, "", f"{key} leaves {preview.giant.name} out")] if preview.giant is not None else []
+
+    def action_leave_out(self) -> None:
+        """Leave out the file with most of the text, or take it back, and look again."""
+        giant = self._preview.giant if self._preview is not None else None
+        if self._preview is None or not (giant or self._first_run.left_out):
+            return
+        self._first_run.left_out = () if self._first_run.left_out or giant is None else (giant,)
+        self._preview = None
+        self._look()
 
     def _cannot_look(self, problem: Problem) -> None:
         self._looking = False
@@ -202,7 +221,7 @@ class FirstRunScreen(PanelScreen):
 
     def _forget_preview(self) -> None:
         self._stop.set()
-        self._looking, self._preview = False, None
+        self._looking, self._preview, self._first_run.left_out = False, None, ()
         self._draw(Content(""))
         self.refresh_bindings()
 

@@ -14,9 +14,10 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from desk_rag.indexer.resident.exclusion import OWN_REASON
 from desk_rag.sanitize import clean, home_path
 from desk_rag.tui.keys.bindings import bound
-from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
+from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry, Library, Listed, Shown, Summary
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
@@ -269,6 +270,8 @@ class LibraryScreen(ListScreen):
             self._change(partial(self._changes.read_again, path))
         elif what == "pin" and isinstance(entry, FolderEntry):
             self._change(partial(self._changes.pin, path, pinned=not entry.pinned))
+        elif what == "allow":
+            self._change(partial(self._changes.allow, path))
         elif what == "exclude":
             self._ask_to_exclude(path)
         elif what == "forget":
@@ -355,7 +358,10 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
             Choice("copy", "c", "Copy its path"),
         )
     text = (Choice("text", "t", "Show the text that was read"),) if entry.chunks else ()
-    again = (Choice("again", "r", "Read it again"),) if entry.state.value not in ("gone", "waiting") else ()
+    is_left_out = entry.state is EntryState.LEFT_OUT
+    again = () if is_left_out or entry.state.value in ("gone", "waiting") else (Choice("again", "r", "Read it again"),)
+    if is_left_out and entry.reason.startswith(OWN_REASON):
+        exclude = Choice("allow", "r", "Read it from now on")
     return (*text, *again, exclude, Choice("forget", "f", "Forget it …"), Choice("copy", "c", "Copy its path"))
 
 

@@ -136,7 +136,7 @@ def index(settings: Settings) -> list[Finding]:
     amount = f"{out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}"
     detail = f"{amount}, {counts.warm:,} of them warm"
     if outlook is not None:
-        detail += f". {outlook.sentence}"
+        detail += f". {outlook.sentence.removesuffix('.')}"
     if activity is not None:
         detail += f"; process {activity.pid} is writing"
     amounts = Finding("index", Verdict.WARN if gaps else Verdict.OK, detail, "It lacks something:")

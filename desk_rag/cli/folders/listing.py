@@ -12,7 +12,7 @@ from desk_rag.cli import output as out
 from desk_rag.cli.store_access import exists, nothing_indexed, open_store, print_lines
 from desk_rag.cli.why import as_met
 from desk_rag.config import Settings
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, foreseen
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest import freshness, unread
 from desk_rag.sanitize import clean, shown_path
@@ -137,11 +137,6 @@ def _file_line(entry: dict[str, object]) -> str:
     return f"{entry['state']:<13} {chunks:>12}  {shown_path(path)}{f': {reason}' if reason else ''}"
 
 
-def _about(seconds: float) -> str:
-    """Return a foreseen time, no more exact than it is: '4 s', '12 min'."""
-    return f"{max(1, round(seconds))} s" if seconds < 60 else f"{round(seconds / 60):,} min"
-
-
 def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
     """Print what `index` would do with these folders, changing nothing."""
     from desk_rag.ingest.preview import changes, giant_line
@@ -175,8 +170,8 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
     if to_read:
         cost = would_do.estimate
         lines.append(
-            f"Roughly, with the embedded reader on two idle cores: by words after {_about(cost.seconds_to_words)}, by "
-            f"meaning after {_about(cost.seconds_to_meaning)}, caches in {_about(cost.seconds_to_warm)} more; "
+            f"Roughly, with the embedded reader on two idle cores: by words after {foreseen(cost.seconds_to_words)}, "
+            f"by meaning after {foreseen(cost.seconds_to_meaning)}, caches in {foreseen(cost.seconds_to_warm)} more; "
             f"{out.size(cost.index_bytes)} for the index, {out.size(cost.kv_bytes)} for the caches."
         )
     if would_do.giant is not None:

@@ -21,6 +21,7 @@ from desk_rag.settings_file import SettingsFile
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
+    from desk_rag.store.store import Store
     from desk_rag.store.types import PurgeReport
 
 _MOST_LISTED = 20
@@ -42,7 +43,7 @@ def purge(
     path, file = Path(os.path.realpath(folder.expanduser())), SettingsFile(config_file or default_path())
     _check_is_known(settings, path)
     rule = _rule_for(settings, path)
-    what = f"everything derived from {path}, and what saved chats say about it"
+    what = f"everything derived from {path}, and the questions in saved chats that it answered"
     confirm(what, sure=sure, besides=_excluded(rule, file, "is excluded from then on"))
     keeping.make_way(settings.data_dir, watching=False)
     if not exists(settings):
@@ -81,13 +82,24 @@ def _rule_for(settings: Settings, path: Path) -> str:
     if not exists(settings):
         return ""
     with open_store(settings, writer=False) as store:
-        named = [folder.expanduser().resolve() for folder in settings.folders]
-        folders = list(dict.fromkeys([*named, *store.volumes.roots()]))
-        around = [folder for folder in folders if folder in path.parents]
+        around = [folder for folder in _indexed(settings, store) if folder in path.parents]
         if not path.exists() and all(folder.exists() for folder in around):
             return ""  # there is nothing to be read again
         is_folder = not path.is_file() and store.document(path) is None
         return exclusion.missing_rule(path, around, settings, is_folder=is_folder)
+
+
+def _indexed(settings: Settings, store: Store) -> list[Path]:
+    named = [folder.expanduser().resolve() for folder in settings.folders]
+    return list(dict.fromkeys([*named, *store.volumes.roots()]))
+
+
+def _standing_rule(settings: Settings, path: Path) -> str:
+    """Return the rule of the settings file that leaves `path` out already; '' without one."""
+    from desk_rag.indexer.resident import exclusion
+
+    with open_store(settings, writer=False) as store:
+        return exclusion.own_rule_for(path, _indexed(settings, store), settings)
 
 
 def _excluded(rule: str, file: SettingsFile, how: str) -> str:
@@ -145,13 +157,18 @@ def _outlook(
         ]
     if not path.exists():
         return []
+    if standing := _standing_rule(settings, path):
+        return [_excluded(standing, file, "excludes it already, and it is not read until you remove that line")]
     if any(folder.expanduser().resolve() == path for folder in settings.folders):
         return [
             f"It still stands in `folders` in {shown_path(file.path)}: `index`, `watch` and the UI read it again. Take "
             "it out there."
         ]
     if left_out:
-        return [f"The desk-rag that is running leaves {shown_path(path)} out until it ends."]
+        return [
+            f"The desk-rag that is running reads {shown_path(path)} no more, and a later one only if a command "
+            "names it."
+        ]
     return []
 
 
@@ -169,7 +186,8 @@ def _check_is_known(settings: Settings, path: Path) -> None:
 
 
 def _chats_line(turns: int) -> str:
-    return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
+    answers = "its answer" if turns == 1 else "their answers"
+    return f"Deleted {out.plural(turns, 'question')} with {answers} from chats."
 
 
 def _purge_folder(settings: Settings, path: Path, rule: str, *, check: bool) -> tuple[PurgeReport, bool]:

@@ -17,7 +17,7 @@ from desk_rag.cli.questions.early import EarlyQuestion, Question
 from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.signals import INTERRUPTED
 from desk_rag.cli.store_access import exists
-from desk_rag.config import Settings
+from desk_rag.config import Settings, default_path
 from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident
 from desk_rag.ingest import contents
@@ -41,6 +41,8 @@ class AskOptions:
     """Save nothing."""
     keep: bool = False
     """Leave a process behind that answers the next questions sooner."""
+    settings_file: Path | None = None
+    """The settings file that the command line names; None for the default one."""
 
 
 def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = None) -> int:
@@ -61,7 +63,7 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
     keeps = options.keep or settings.resident.keep
     sent = _fitting(early, options, request)
     if keeps and sent is None:
-        keep_process(settings, progress)
+        keep_process(settings, options, progress)
     try:
         return ask_resident(settings, options, request, session, progress, sent)
     except NoResident as reason:
@@ -76,18 +78,18 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
 
     keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
     code = _ask_alone(settings, options, request, session, progress)
-    keeping.start(settings)
+    keeping.start(settings, options.settings_file or default_path())
     return code
 
 
-def keep_process(settings: Settings, progress: out.Progress) -> None:
+def keep_process(settings: Settings, options: AskOptions, progress: out.Progress) -> None:
     """Start the process that answers, unless there is one or nothing is indexed."""
     from desk_rag.indexer.resident import keeping
 
     if not exists(settings):
         return
     progress.passing("starting a process that keeps the models loaded …")
-    reason = keeping.ensure(settings)
+    reason = keeping.ensure(settings, options.settings_file or default_path())
     progress.clear()
     if reason:
         progress.say(f"No process could be kept for the next question: {reason}")

@@ -29,8 +29,9 @@ def register(app: typer.Typer) -> None:
 def ask(
     ctx: typer.Context,
     question: Annotated[
-        str, typer.Argument(help="The question; '-' reads one a line from standard input.", show_default=False)
-    ] = "",
+        list[str] | None,
+        typer.Argument(metavar="[QUESTION]", help="The question; '-' reads one a line from standard input."),
+    ] = None,
     folder: Under = None,
     batch: Annotated[
         Path | None, typer.Option("--batch", metavar="FILE", help="A file of questions, one a line.", readable=False)
@@ -53,6 +54,7 @@ def ask(
 ) -> None:
     """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search.
 
+    It needs quotation marks only where it holds a sign that the shell reads itself, such as ' ? * ( & or $.
     Several questions are answered in order, each as if it were asked alone; with --json one object a line.
     """
     from desk_rag.cli import work
@@ -60,10 +62,10 @@ def ask(
     from desk_rag.cli.questions.ask import AskOptions
     from desk_rag.cli.questions.ask import ask as run_ask
 
-    questions = several.questions_of(question, batch)
+    questions = several.questions_of(" ".join(question or []), batch)
     options = AskOptions(
         questions[0], tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json,
-        continued=continued, private=private, keep=keep,
+        continued=continued, private=private, keep=keep, settings_file=ctx.obj.config,
     )  # fmt: skip
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
     if len(questions) > 1 or batch is not None:
@@ -77,7 +79,7 @@ def ask(
 
 def search(
     ctx: typer.Context,
-    query: Annotated[str, typer.Argument(help="Words or a question.")],
+    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="Words or a question.")],
     folder: Under = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of passages to show.")] = 10,
     words: Annotated[bool, typer.Option("--words", help="By words only; starts faster.")] = False,
@@ -86,7 +88,8 @@ def search(
     """Show the passages nearest to QUERY."""
     from desk_rag.cli.questions.search import search as run_search
 
-    raise typer.Exit(run_search(settings_of(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
+    settings, text = settings_of(ctx), " ".join(query)
+    raise typer.Exit(run_search(settings, text, folder or [], limit, words_only=words, as_json=as_json))
 
 
 def chats(

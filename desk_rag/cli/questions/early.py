@@ -74,7 +74,7 @@ def send(argv: Sequence[str]) -> EarlyQuestion | None:
 
 
 def _question(words: Sequence[str]) -> Question | None:
-    """Return the question in `ask QUESTION [OPTION…]`; None for words that only the command line understands."""
+    """Return the question in `ask QUESTION… [OPTION…]`; None for words that only the command line understands."""
     values: dict[str, list[str]] = {"folders": [], "mode": [], "top_k": []}
     flags, plain, rest = set[str](), list[str](), iter(words)
     for word in rest:
@@ -87,14 +87,15 @@ def _question(words: Sequence[str]) -> Question | None:
             return None
         else:
             plain.append(word)
-    if len(plain) != 2 or plain[0] != "ask" or not plain[1].strip() or not all(map(all, values.values())):
+    text = " ".join(plain[1:]).strip()
+    if plain[:1] != ["ask"] or not text or not all(map(all, values.values())):
         return None
     folders = [Path(folder).expanduser() for folder in values["folders"]]
     if not all(os.access(folder, os.R_OK) for folder in folders):
         return None
     top_k = int(values["top_k"][-1]) if values["top_k"] else None
     return Question(
-        plain[1].strip(), tuple(folder.absolute().resolve() for folder in folders), (values["mode"] or ["cached"])[-1],
+        text, tuple(folder.absolute().resolve() for folder in folders), (values["mode"] or ["cached"])[-1],
         top_k, "--no-index" not in flags, "--no-wait" not in flags,
     )  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, ConfigError, ForeignPlace, ModelError, StoreLocked
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest import contents, freshness
+from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
     from desk_rag.ingest.freshness import Backlog
@@ -36,10 +38,13 @@ def search(
         results = [_as_json(chunk) for chunk in chunks]
         out.print_json(sys.stdout, {"query": query, "results": results, "notices": list(notices)})
         return 0
+    from desk_rag.answering.conversation.vocabulary import STOP_WORDS, stem, words_of
+
     for notice in notices:
         out.Progress(sys.stderr).say(notice)
+    stems = {stem(word) for word in words_of(query.casefold()) if word not in STOP_WORDS}
     for number, chunk in enumerate(chunks, start=1):
-        sys.stdout.write(_line(number, chunk, roots) + "\n")
+        sys.stdout.write(_line(number, chunk, stems, roots) + "\n")
     if not chunks:
         sys.stdout.write("Nothing found.\n")
     return 0
@@ -101,11 +106,28 @@ def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
         return backlog  # another process reads them, or none can
 
 
-def _line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
-    """Return one line of `search`: number, location and the beginning of the chunk; a file that is gone is marked."""
-    passage, start = result.passage, out.shorten(result.passage.chunk.text, 100)
+def _line(number: int, result: RetrievedChunk, stems: Collection[str], bases: Sequence[Path] = ()) -> str:
+    """Return one line of `search`: number, location and the words that matched; a file that is gone is marked."""
+    passage, start = result.passage, _around(result.passage.chunk.text, stems, 100)
     note = "" if passage.path.exists() else " (the file is not there now)"
     return f"{number:>3} {out.place(passage.path, passage.chunk.location, bases)}{note}: {start}"
+
+
+def _around(text: str, stems: Collection[str], most: int) -> str:
+    """Return the part of `text` with most words that begin with one of `stems`, on one line, safe to print."""
+    text = clean(text, single_line=True)
+    words = [(word.start(), word.group().casefold()) for word in re.finditer(r"\w+", text)]
+    matches = [(start, stem) for start, word in words for stem in stems if word.startswith(stem)]
+    if not matches or len(text) <= most:
+        return out.shorten(text, most)
+
+    def seen(start: int) -> int:
+        return len({stem for place, stem in matches if start <= place <= start + 3 * most // 4})
+
+    best = max((start for start, _ in matches), key=seen)
+    begin = 0 if best < most // 2 else max(start for start, _ in words if start <= max(0, best - most // 6))
+    part = text[begin : begin + most]
+    return f"{'…' if begin else ''}{part}{'…' if begin + most < len(text) else ''}"
 
 
 def _as_json(result: RetrievedChunk) -> dict[str, object]:

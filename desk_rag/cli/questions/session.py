@@ -33,14 +33,19 @@ class ChatSession:
         """A sentence that says which chat is continued; empty for a new one."""
 
     @classmethod
-    def begin(cls, settings: Settings, continued: str | None, *, private: bool) -> ChatSession:
-        """Open the chats unless nothing is to be read or saved. Raises ConfigError if there is no such chat."""
+    def begin(
+        cls, settings: Settings, continued: str | None, *, private: bool, beside: ChatSession | None = None
+    ) -> ChatSession:
+        """Open the chats unless nothing is to be read or saved. Raises ConfigError if there is no such chat.
+
+        The answer is saved in the chat of `beside`, if there is one, though its turns are not handed on.
+        """
         save = settings.chats.save and not private
         if continued is None and not save:
             return cls(None, None, (), "")
         chats, notice = open_chats(settings.data_dir, create=save and exists(settings))
         if continued is None:
-            return cls(chats, None, (), notice)
+            return cls(chats, None if beside is None else beside._chat_id, (), notice)
         chat_id = _chosen(chats, continued)
         if chats is None or chat_id is None:
             raise ConfigError(

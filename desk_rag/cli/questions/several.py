@@ -76,7 +76,7 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
         Request(question, (), limit=roots, mode=AnswerMode(options.mode), top_k=options.top_k) for question in questions
     ]
     if options.keep or settings.resident.keep:
-        single.keep_process(settings, progress)
+        single.keep_process(settings, options, progress)
     batch = _Batch(settings, options, progress)
     try:
         batch.by_resident(requests)
@@ -96,6 +96,8 @@ class _Batch:
         self.answered = 0
         self.code = 0
         self.is_stopped = False
+        self._session: ChatSession | None = None
+        """The question before; all are saved in one chat."""
         self._headed: Request | None = None
         """The question whose text was printed last."""
 
@@ -169,7 +171,8 @@ class _Batch:
 
     def _one(self, request: Request, answer: Callable[[Request, ChatSession], int]) -> None:
         """Answer one question; one that cannot be asked is said, and the others follow."""
-        session = ChatSession.begin(self._settings, None, private=self._options.private)
+        session = ChatSession.begin(self._settings, None, private=self._options.private, beside=self._session)
+        self._session = session
         if not self._options.as_json and request is not self._headed:
             self._headed = request
             gap = "\n" if self.answered else ""

@@ -140,8 +140,8 @@ class Chats:
         """Delete turns that contain something of the files at or below `path`; return how many.
 
         These are turns that quote such a file, that read one and say something without a quote, or that hold one of the
-        `repeated` pieces of text. What other turns read of these files is removed from their sources, and their
-        rewritten questions, which may repeat a deleted answer, are emptied.
+        `repeated` pieces of text elsewhere than in the line of such a file among their sources. In other turns only
+        that line is removed, and rewritten questions, which may repeat a deleted answer, are emptied.
         """
         scope = Scope([path])
         with self._database.write() as connection:
@@ -157,6 +157,8 @@ class Chats:
                 (*scope.values, *scope.values),
             ).fetchall()
             doomed = {int(turn): (int(chat), str(question)) for turn, chat, question in rows}
+            connection.execute(f"DELETE FROM sources WHERE {inside}", scope.values)
+            connection.execute(f"DELETE FROM limits WHERE {inside}", scope.values)
             pieces = [piece.casefold() for piece in repeated]
             if pieces:
                 for turn, chat, question, text in connection.execute(
@@ -167,8 +169,6 @@ class Chats:
             for turn, (chat, _) in doomed.items():
                 connection.execute("UPDATE turns SET asked_as = '' WHERE chat = ? AND id > ?", (chat, turn))
             connection.executemany("DELETE FROM turns WHERE id = ?", [(turn,) for turn in doomed])
-            connection.execute(f"DELETE FROM sources WHERE {inside}", scope.values)
-            connection.execute(f"DELETE FROM limits WHERE {inside}", scope.values)
             _retitle(connection, {_title(question) for _, question in doomed.values()}, pieces)
         return len(doomed)
 

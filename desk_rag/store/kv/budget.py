@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.config import GIB, StoreSettings
+from desk_rag.documents.status import foreseen
 
 EAGER_BELOW = 0.8
 """Share of the limit that is filled with any chunk; the rest is for chunks that are used repeatedly."""
@@ -109,13 +110,16 @@ def estimate(
     size = present_bytes + int(num_tokens * bytes_per_token)
     seconds = None if prefill_seconds_per_token is None else num_tokens * prefill_seconds_per_token
     sentence = f"The chunk caches would take about {readable(size)} of the {readable(limit_bytes)} they may take"
+    if limit_bytes <= 0:
+        sentence = f"The chunk caches would take about {readable(size)}, and there is no room for any."
+        return Estimate(size, limit_bytes, seconds, sentence)
     if size < EAGER_BELOW * limit_bytes:
         sentence += "; all of them fit."
     else:
         share = min(1.0, limit_bytes / max(1, size))
         sentence += f"; {share:.0%} of them fit: the most recent first, then those used a second time."
     if seconds is not None and seconds >= 1:
-        sentence += f" Making them takes about {_duration(seconds)} of idle time."
+        sentence += f" Making them takes about {foreseen(seconds)} of idle time."
     return Estimate(size, limit_bytes, seconds, sentence)
 
 

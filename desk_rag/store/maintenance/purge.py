@@ -44,7 +44,7 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
         ).fetchall()
     paths = [from_blob(blob) for (blob,) in rows]
     pieces_by_chunk = _pieces(database, scope) if verify else []
-    repeated = _repeated_in(saved_text(layout.root), database, scope)
+    repeated = [*_repeated_in(saved_text(layout.root), database, scope), *_names(paths)]
     space = PurgeSpace(layout, path)
     documents, chunks, kv_files, freed = _remove(store, space, database, paths)
     space.retry_when_full(lambda: VolumeRows(database).forget(path), database)
@@ -62,6 +62,11 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     return PurgeReport(
         documents, chunks, kv_files, freed + space.freed, verified, tuple(traces), unsearched, chat_turns
     )
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    """Return the names of files that are no plain words: 'cat.eml', not 'notes'."""
+    return [path.name for path in paths if path.suffix and len(path.name.encode()) >= _SHORTEST_LINE]
 
 
 def _remove(store: _Remover, space: PurgeSpace, database: Database, paths: Sequence[Path]) -> tuple[int, int, int, int]:

@@ -137,11 +137,12 @@ class VectorSearch:
         nearest = dict(sorted(best, key=lambda item: (-item[1], item[0])))
         return self._hits(list(nearest.items())[:limit])
 
-    def pending(self, embedder: str, limit: int) -> list[PendingChunk]:
-        """Return chunks without a vector of this embedder, most recent first."""
+    def pending(self, embedder: str, limit: int, under: Sequence[Path] = ()) -> list[PendingChunk]:
+        """Return chunks in scope without a vector of this embedder, most recent first."""
+        scope = Scope(under)
         with self._database.read() as connection:
-            statement = chunks_missing_in("vectors")
-            return pending_chunks(connection, statement, (embedder,), limit, self._database.faults)
+            statement = chunks_missing_in("vectors", scope)
+            return pending_chunks(connection, statement, (embedder, *scope.values), limit, self._database.faults)
 
     def count(self, embedder: str, under: Sequence[Path]) -> int:
         """Return how many chunks in scope have a vector of this embedder."""

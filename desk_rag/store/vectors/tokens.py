@@ -61,11 +61,12 @@ class TokenVectors:
                 sound[ChunkId(chunk_id)] = np.frombuffer(blob, dtype=np.uint8).reshape(-1, _width(dim))
         return sound
 
-    def pending(self, embedder: str, limit: int) -> list[PendingChunk]:
-        """Return chunks without token vectors of this embedder, most recent first."""
+    def pending(self, embedder: str, limit: int, under: Sequence[Path] = ()) -> list[PendingChunk]:
+        """Return chunks in scope without token vectors of this embedder, most recent first."""
+        scope = Scope(under)
         with self._database.read() as connection:
-            statement = chunks_missing_in("token_vectors")
-            return pending_chunks(connection, statement, (embedder,), limit, self._database.faults)
+            statement = chunks_missing_in("token_vectors", scope)
+            return pending_chunks(connection, statement, (embedder, *scope.values), limit, self._database.faults)
 
     def count(self, embedder: str, under: Sequence[Path]) -> tuple[int, int]:
         """Return how many chunks in scope have token vectors of this embedder, and the bytes of these."""
@@ -79,18 +80,19 @@ class TokenVectors:
         return int(row[0]), int(row[1])
 
 
-def chunks_missing_in(table: str) -> str:
+def chunks_missing_in(table: str, scope: Scope) -> str:
     """Return the query for (chunk id, text, path) of chunks without a row of an embedder in `table`, with a limit."""
     return (
         "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
         f" WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM (SELECT id FROM chunks WHERE {_lacks(table)}"
-        " ORDER BY recent DESC, id LIMIT ?) o JOIN chunks c ON c.id = o.id ORDER BY c.recent DESC, c.id"
+        f"{scope.and_chunk('id')} ORDER BY recent DESC, id LIMIT ?) o JOIN chunks c ON c.id = o.id"
+        " ORDER BY c.recent DESC, c.id"
     )
 
 
-def number_missing_in(table: str) -> str:
+def number_missing_in(table: str, scope: Scope) -> str:
     """Return the query for the number of those chunks."""
-    return f"SELECT count(*) FROM chunks WHERE {_lacks(table)}"
+    return f"SELECT count(*) FROM chunks WHERE {_lacks(table)}{scope.and_chunk('id')}"
 
 
 def _lacks(table: str) -> str:

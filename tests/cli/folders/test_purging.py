@@ -114,6 +114,12 @@ def test_a_purge_that_fails_leaves_no_rule_behind(desk: Desk, monkeypatch: pytes
     assert desk.indexed() == {"door.txt", "health.md"}
 
 
+def test_a_second_purge_names_the_rule_that_stands_already(desk: Desk) -> None:
+    assert desk.run("purge", str(desk.private), "--yes")[0] == 0
+    out = desk.run("purge", str(desk.private), "--yes")[1]
+    assert f"“{desk.rule}” excludes it already" in out and "until it ends" not in out
+
+
 def test_purge_of_everything_says_what_goes_and_what_stays(desk: Desk) -> None:
     settings = default_path()
     settings.parent.mkdir(parents=True)

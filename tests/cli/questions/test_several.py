@@ -113,6 +113,15 @@ def test_lines_of_standard_input_are_questions_and_a_wrong_name_stops_no_other(
     assert right_json["answer"] == "200 crowns"
 
 
+def test_all_of_them_are_saved_in_one_chat(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(json.loads(desk.run("chats", "--json").out)["chats"])
+    monkeypatch.setattr(sys, "stdin", StringIO(f"{ROOFER}\n{FINE}\n"))
+    ran = desk.run("ask", "-", "--json")
+    numbers = {json.loads(line)["chat"] for line in ran.out.splitlines()}
+    chats = json.loads(desk.run("chats", "--json").out)["chats"]
+    assert len(numbers) == 1 and len(chats) == before + 1 and chats[0]["turns"] == 2
+
+
 def test_one_line_is_a_single_question(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO(f"\n{ROOFER}\n"))
     ran = desk.run("ask", "--private", "-")

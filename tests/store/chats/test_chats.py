@@ -144,6 +144,27 @@ def test_turns_that_repeat_purged_text_go_and_the_chat_is_named_by_the_next(root
     assert b"heron" not in (root / "chats.sqlite").read_bytes().lower()
 
 
+def test_a_question_that_quotes_other_files_loses_only_its_line_about_the_purged_folder(root: Path) -> None:
+    """The line of an unquoted source holds a title and a heading, which are text of the folder as well."""
+    mail = Path("/desk/mail/archive.mbox")
+    place = Location("Re: the boiler is broken again", line_start=9, line_end=12)
+    unquoted = SavedSource(2, mail, "Letters of Idris Gwynne", place, "lines 9-12", "", "cd" * 32)
+    kept = replace(TURN, sources=(LEASE, unquoted))
+    refusal = replace(BOAT, answer="I could not find that.", found=False, sources=(unquoted,))
+    named = replace(kept, answer="30 June 2027, not as in archive.mbox")
+    chats = opened(root)
+    numbers = [chats.add(None, turn).chat_id for turn in (kept, refusal, named)]
+    chats.close()
+    pieces = ["Re: the boiler is broken again", "Letters of Idris Gwynne", "archive.mbox"]
+    assert forget_folder(root, Path("/desk/mail"), pieces) == 1
+    again = opened(root)
+    assert again.get(numbers[0]).turns == (TURN,) and again.get(numbers[1]).turns == (replace(refusal, sources=()),)
+    with pytest.raises(ConfigError):
+        again.get(numbers[2])
+    content = (root / "chats.sqlite").read_bytes()
+    assert not [piece for piece in pieces if piece.encode() in content]
+
+
 def test_purge_of_a_store_without_chats_makes_none(root: Path) -> None:
     assert forget_folder(root, Path("/desk")) == 0
     assert not (root / "chats.sqlite").exists()

@@ -54,6 +54,27 @@ async def test_from_nothing_to_a_started_folder(fresh: DeskRagApp, tmp_path: Pat
         assert "# backups" in (tmp_path / "config.toml").read_text()
 
 
+async def test_a_key_leaves_the_file_with_most_of_the_text_out(fresh: DeskRagApp, tmp_path: Path) -> None:
+    log = tmp_path / "Documents" / "weather.log"
+    log.write_text("It rained.\n" * 150_000)
+    async with fresh.run_test(size=(110, 34)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: "Ctrl+T leaves weather.log out" in screen_text(fresh))
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "by your choice; Ctrl+T reads it after all" in screen_text(fresh))
+        assert "4 files" in screen_text(fresh) and "by your rules 2" in screen_text(fresh)
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "Ctrl+T leaves weather.log out" in screen_text(fresh))
+        assert "exclude" not in (tmp_path / "config.toml").read_text().replace(RULES, ""), "nothing is written yet"
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "by your choice" in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(fresh.screen, ChatScreen))
+        assert config.load(tmp_path / "config.toml").index.exclude == ("*.bak", "~/Documents/weather.log")
+        assert fresh.backend.session.settings.index.exclude == ("*.bak", "~/Documents/weather.log")
+
+
 async def test_names_are_completed_and_a_wrong_one_is_told(fresh: DeskRagApp, tmp_path: Path) -> None:
     async with fresh.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "Downloads" in screen_text(fresh))

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from desk_rag import config
 from desk_rag.documents.discovery import FoundFile, LeftOut, examine
 from desk_rag.documents.status import FileState
+from desk_rag.errors import ConfigError
 from desk_rag.store.catalog import checksums
 from desk_rag.store.catalog.rows import upsert
 from desk_rag.store.store import Store
@@ -18,6 +19,7 @@ from desk_rag.store.types import FileStamp
 from desk_rag.tui.management.library import Entry, Library, Listed
 from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.management.settings_list import SettingsList
 from desk_rag.tui.panels.choice import ChoiceScreen
 from desk_rag.tui.panels.library import LibraryScreen
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
@@ -78,7 +80,7 @@ async def test_every_file_has_its_state_and_reason(opened: Open, world: World) -
     (world.folder / "attic").mkdir()
     async with opened() as pilot:
         await open_library(pilot)
-        assert "4 files read · 1 failed · 2 files not read: 1 by your rules, 1 image" in screen_text(pilot.app)
+        assert "4 files read · 1 failed · 2 files left out: 1 by your rules, 1 image" in screen_text(pilot.app)
         assert "▸ house/" in screen_text(pilot.app) and "2 read" in line_of(pilot, "house/")
         assert "nothing read from it yet" in line_of(pilot, "attic/")
         assert line_of(pilot, "notes.md").startswith(" ◐") and "changed" in line_of(pilot, "notes.md")
@@ -233,6 +235,52 @@ def test_what_somebody_wrote_into_the_settings_file_meanwhile_stays(world: World
     assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "*.log", "~/docs/notes.md")
     assert session.settings.index.exclude == ("*.bak", "drafts/", "*.log", "~/docs/notes.md")
     session.detach()
+
+
+def test_what_was_excluded_in_another_run_is_read_again_and_nothing_else(world: World) -> None:
+    doors, bak = world.folder / "house" / "doors.md", world.folder / "old.bak"
+    (world.folder / "new.bak").write_text("Another old copy.\n")
+    first = world.session()
+    LibraryChanges(first).exclude(LibraryChanges(first).exclusion(doors, world.folder))
+    first.detach()
+    session = world.session()  # the next run
+    changes, index = LibraryChanges(session), session.settings.index
+    assert isinstance(examine(world.folder, doors, index), LeftOut)
+    allowed = changes.allow(doors)
+    assert config.load(world.config).index.exclude == ("*.bak",) and "doors.md is read" in allowed.sentence
+    assert isinstance(examine(world.folder, doors, session.settings.index), FoundFile)
+    assert allowed.undo is not None and "excluded again" in allowed.undo()
+    assert config.load(world.config).index.exclude == ("*.bak", "~/docs/house/doors.md")
+    changes.allow(bak)
+    index = session.settings.index
+    assert isinstance(examine(world.folder, bak, index), FoundFile)
+    assert isinstance(examine(world.folder, world.folder / "new.bak", index), LeftOut), "the rule stays for others"
+    said = changes.read_again(world.folder / "photo.png").sentence
+    assert "is left out" in said and "was not read" in said
+    world.config.write_text('[index]\nexclude = ["house/"]\n')
+    with pytest.raises(ConfigError, match="leaves out the folder"):
+        changes.allow(doors)
+    session.detach()
+
+
+async def test_the_menu_of_an_excluded_file_offers_to_read_it(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "old.bak")
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "Read it from now on" in screen_text(pilot.app))
+        assert "Read it again" not in screen_text(pilot.app) and "Exclude it" not in screen_text(pilot.app)
+        await choose(pilot, "r")
+        await until(pilot, lambda: "old.bak is" in screen_text(pilot.app))
+        assert "!~/docs/old.bak" in config.load(world.config).index.exclude
+
+
+def test_the_settings_list_says_what_a_rule_that_goes_brings_back(world: World) -> None:
+    settings = SettingsList(world.session())
+    row = next(row for row in settings.rows() if row.name == "index.exclude")
+    assert "“drafts/” names leave the index" in settings.prepare(row, '["*.bak", "drafts/"]').cost
+    lifted = settings.prepare(row, "[]").cost
+    assert "“*.bak” left out are read" in lifted and "leave the index" not in lifted
 
 
 def test_undoing_a_forgotten_folder_brings_back_that_folder_alone(world: World) -> None:

@@ -40,13 +40,19 @@ _EXTREME = re.compile(
     r"|most\s+recent|(?:most\s+recently|last)\s+(?:changed|modified|edited))(?:\s+(?:file|document))?(?:\s+here)?$",
     re.I,
 )
-_MOST = 100
+_MOST, _FIRST = 200, 20
+"""Files listed if the question wants all of them, and otherwise."""
+_ALL = re.compile(
+    r"^(?:(?:list|show|name)\s+(?:me\s+)?)?all\s+(?:the\s+)?(?P<what>files|documents)\s+(?:that|which)\s+", re.I
+)
 _DEFAULT = "in the last 7 days"
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the files that were changed or are dated in a period, or the newest or largest file."""
     began, plain = time.perf_counter(), " ".join(question.split()).rstrip("?!. ")
+    most = _MOST if _ALL.match(plain) else _FIRST
+    plain = _ALL.sub(r"which \g<what> ", plain)
     if (match := _EXTREME.match(plain)) and re.search(r"\bfile\b|\bdocument\b", plain, re.I):
         if rows := _rows(store, under):
             yield from _extreme(store, question, under, rows, match["which"].lower(), began)
@@ -68,18 +74,18 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     if written_in and not (dated or by_change):
         return
     chosen = sorted((row for row in rows if row.path in dated or row in by_change), key=_newest_first)
-    yield from _listed(store, question, under, chosen, len(rows), period, began, None if changed else dated)
+    yield from _listed(store, question, under, chosen, len(rows), period, began, None if changed else dated, most)
 
 
 def _listed(
     store: Store, question: str, under: Sequence[Path], chosen: Sequence[DocumentRow], count: int, period: Period,
-    began: float, dated: dict[Path, Date] | None,
+    began: float, dated: dict[Path, Date] | None, most: int,
 ) -> Iterator[AnswerEvent]:  # fmt: skip
     """List files; `dated` holds the dates that some have themselves, None if only their last change counts."""
     words = period.words if not period.words[0].isdigit() else f"in {period.words}"
     by_date = dated is not None
     what = "dated or last changed" if by_date else "last changed"
-    rows = [_first_line(store, row) for row in chosen[:_MOST]]
+    rows = [_first_line(store, row) for row in chosen[:most]]
     quotes = [row for row in rows if row is not None]
     shown, roots = show(store, quotes), store.volumes.roots()
     citations = iter(shown.citations)
@@ -88,7 +94,10 @@ def _listed(
         for row, quote in zip(chosen, rows, strict=False)
     ]
     head = f"{len(chosen):,} of {plural(count, 'file')} {'was' if len(chosen) == 1 else 'were'} {what} {words}"
-    more = f"; the newest {_MOST} are shown" if len(chosen) > _MOST else ""
+    more = ""
+    if len(chosen) > most:
+        wider = "" if most == _MOST else f" (“All files that changed {period.words}” shows up to {_MOST})"
+        more = f"; the newest {most} are shown{wider}"
     known = (
         "By the dates in names, titles and labels, and by when a file was last changed; who wrote it is not known."
         if by_date

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of
+from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of, without_sheet
 from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_in
 from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
 from desk_rag.answering.questions.matching import Row
@@ -124,11 +124,15 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
     lines: list[str] = []
     quotes: list[Row] = []
     fields = [_by_label(fields_of(passages)) for passages in (first, second)]
-    same = [one.label for label, one in fields[0].items() if label in fields[1] and _equal(one, fields[1][label])]
+    same = []
     for label, one in fields[0].items():
-        other = fields[1].get(label)
-        if other is not None and not _equal(one, other):
-            lines.append(f"{one.label}: {one.value} | {other.value}")
+        if (other := fields[1].get(label)) is None:
+            continue
+        differences = _differences(one, other)
+        if not differences:
+            same.append(one.label)
+        else:
+            lines.append(f"{one.label}: {'; '.join(differences)}")
             quotes += [Row(one.passage, one.quote), Row(other.passage, other.quote)]
     for left, right in _alike(_sentences(first, fields[0]), _sentences(second, fields[1])):
         lines.append(f"{left.text} | {right.text}")
@@ -146,11 +150,30 @@ def _alone(one: Field) -> str:
     return f"{one.label} ({one.value})" if one.around else one.label
 
 
+def _differences(one: Field, other: Field) -> list[str]:
+    """Return '36 | 42', or 'Paid yes | no' for each column that two rows of tables share; [] where they are equal."""
+    columns = [{_column(key): (key, value) for key, value in cells_of(field.quote)} for field in (one, other)]
+    shared = [key for key in columns[0] if key and key in columns[1]] if one.around and other.around else []
+    if not shared:
+        return [] if one.value.casefold() == other.value.casefold() else [f"{one.value} | {other.value}"]
+    pairs = [(columns[0][key], columns[1][key]) for key in shared]
+    return [
+        f"{name} {value} | {other_value if other_name == name else f'{other_name} {other_value}'}"
+        for (name, value), (other_name, other_value) in pairs
+        if value.casefold() != other_value.casefold()
+    ]
+
+
+def _column(name: str) -> str:
+    """Return what the names of a column in lists of several years share: 'Rent 2024 (£)' and 'Rent 2025 (£)'."""
+    return re.sub(r"\b(?:19|20)\d\d\b", "", name).casefold()
+
+
 def _with_item(one: Field) -> Field:
     """A row that begins with a number is labelled by what it is about: number 2 of another list is something else."""
     if not one.around or any(map(str.isalpha, one.label)):
         return one
-    cells = [(key, value) for key, value in cells_of(one.quote) if value != one.value]
+    cells = [(key, value) for key, value in without_sheet(cells_of(one.quote)) if value != one.value]
     item = next((value for _, value in cells if any(map(str.isalpha, value))), "")
     return replace(one, label=item or f"{cells[0][0]} {one.label}".strip()) if cells else one
 
@@ -161,10 +184,6 @@ def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
         if one.label and not one.label.startswith("From"):
             by_label.setdefault(one.label.casefold(), one)
     return by_label
-
-
-def _equal(one: Field, other: Field) -> bool:
-    return one.value.casefold() == other.value.casefold()
 
 
 def _sentences(passages: Sequence[Passage], fields: dict[str, Field]) -> list[Row]:

@@ -167,10 +167,18 @@ def _counted(
     listed = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
     among = f": {listed}" if listed else f" among the {plural(reading.files, 'file')} that were read"
     kind = request.kind.plural(2).removeprefix("2 ")
-    text = f"{len(reading.records):,} (counted: {kind}{among})"
+    text = f"{len(reading.records):,} (counted: {kind}{among}{_besides(store, under) if request.kind.is_any else ''})"
     not_read = unread.may_hold_answer(store, under)
     read_for_it = (began, reading.passages, reading.files)
     yield from finish(store, question, text, show(store, []), under, read_for_it, not_read=not_read)
+
+
+def _besides(store: Store, under: Sequence[Path]) -> str:
+    """Return what the number of the files that were read leaves out; '' if that is none."""
+    failed, skipped = store.counts(under=under).failed, unread.skipped_files(store, under).files
+    words = {"could not be read": failed, "left out": skipped}
+    parts = [f"{number:,} more {word}" for word, number in words.items() if number]
+    return f"; only files that were read, {' and '.join(parts)}" if parts else ""
 
 
 def _may_be_none(request: Request, selection: Selection | None) -> bool:

@@ -46,6 +46,11 @@ def cells_of(line: str) -> list[tuple[str, str]]:
     return [_cell(part) for part in line.split(_CELL_BREAK)]
 
 
+def without_sheet(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the cells of a row without the name of its sheet, which stands first in a workbook with several."""
+    return list(cells[1:] if len(cells) > 1 and cells[0][0] == "Sheet" else cells)
+
+
 def _cell(part: str) -> tuple[str, str]:
     match = _CELL.match(part)
     return (match["key"].strip(), match["value"].strip()) if match else ("", part.strip())
@@ -68,6 +73,7 @@ def _is_row(cells: Sequence[tuple[str, str]], line: str) -> bool:
 
 def _of_row(cells: Sequence[tuple[str, str]], line: str, passage: Passage) -> Iterator[Field]:
     """The first cell is the label of the last; a pair of columns may itself be the first pair of a sheet."""
+    cells = without_sheet(cells)
     keys = [key for key, _ in cells]
     (first, label), (last, value) = cells[0], cells[-1]
     if len(cells) == 2 and first and re.search(r"\d", last):

@@ -124,9 +124,13 @@ def _outlook(store: Store, path: Path) -> str:
 
 
 def _allowing(path: Path, reason: str) -> str:
-    """Return how to index a file that was taken for a secret, or is an archive; '' for any other reason."""
-    if reason.startswith(KIND_NOT_READ) and archives.is_archive(path.name):
-        return f"; {archives.REMEDY}"
+    """Return how to index a file that was taken for a secret or is of a kind that is not read; '' if nothing helps."""
+    from desk_rag.documents.formats import unread_kind
+    from desk_rag.ingest.unread import help_for
+
+    if reason.startswith(KIND_NOT_READ):
+        remedy = archives.REMEDY if archives.is_archive(path.name) else help_for(unread_kind(path.name))
+        return f"; {remedy}" if remedy else ""
     if not reason.startswith("secret: "):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises

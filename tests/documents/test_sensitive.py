@@ -31,17 +31,25 @@ SECRET_PLACES = """
     .ssh/config.txt .aws/readme.md .azure/a.json .config/gcloud/a.json work/.config/gcloud/notes.txt .kube/config.yaml
     .docker/config.json .gnupg/a.txt .Password-Store/a.txt backup/.SSH/notes.md
 """
-SPACED_SECRET_NAMES = """
+SPACED_SECRET_NAMES = (
+    """
     login details bank.md|Log-in details.docx|wifi password.txt|My bank password.docx|password list.xlsx
     password 2024.pdf|Zugangsdaten.odt|Anmeldedaten Bank.txt|access data.txt|logins.xlsx|bank logins.csv|SIM PUK.txt
     bank pin.txt|PIN phone and tablet.docx
     PIN codes.md|pin and puk.txt|card pin code.txt|Kennwort.docx|WLAN Passwort.md|login-details.html|sign_in_details.csv
-""".strip().replace("\n    ", "|").split("|")
-SPACED_ORDINARY = """
+""".strip()
+    .replace("\n    ", "|")
+    .split("|")
+)
+SPACED_ORDINARY = (
+    """
     how to choose a password.md|Reset password.pdf|forgotten password.docx|why no password.md|login page.html
     access to the roof.md|account details.pdf|user_logins.csv|forgot-password.html|reset_password.txt|pin.md
     pinboard.txt|drawing pins.txt|details.md|Daten.csv|weather data.csv|access.log|login.html|the password game.md
-""".strip().replace("\n    ", "|").split("|")
+""".strip()
+    .replace("\n    ", "|")
+    .split("|")
+)
 ORDINARY = """
     tokenizer.py tokenizer.json tokens.json tokenization.md special_tokens_map.json token_counter.py tokens.py
     secretary-letter.md secret-garden.md the-secrets-of-bees.pdf trade-secrets.md secrets-of-the-sea.txt secrets.py

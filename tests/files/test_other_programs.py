@@ -13,7 +13,7 @@ from pptx.oxml import parse_xml as parse_shape
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.records import tnef
-from tests.files.packed_mail import winmail
+from tests.documents.outlook_file import winmail
 from tests.files.pdf_pages import pdf_of
 from tests.files.test_awkward_files import Read, mail_with, read, texts
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.config import Settings
 from desk_rag.documents.status import FileState
-from desk_rag.ingest import unread
+from desk_rag.ingest import explanation, unread
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -31,6 +32,15 @@ KIND = "not a kind of file that desk-rag reads"
 )
 def test_reason_belongs_to_a_kind(reason: str, kind: str) -> None:
     assert unread.kind_of(reason) == kind
+
+
+def test_why_says_what_would_make_a_file_readable(tmp_path: Path) -> None:
+    old = tmp_path / "charter.doc"
+    old.write_bytes(b"\xd0\xcf\x11\xe0")
+    assert "save it as .docx" in explanation.explain(None, old, Settings()).reason
+    with Store.open(tmp_path / "data", made.settings(), writer=True) as store:
+        store.record_outcome(old, FileState.SKIPPED, f"{KIND} ('.doc')", None)
+        assert "save it as .docx" in explanation.explain(store, old, Settings()).reason
 
 
 def test_only_the_asked_folders_are_counted(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class _Reader:
                 continue  # a table inside a cell, whose text is part of that cell
             cells = [cell for cell in row.iter(f"{_W}tc") if next(cell.iterancestors(f"{_W}tr")) is row]
             in_cells = [list(cell.iter(f"{_W}p")) for cell in cells]
-            texts = []
+            texts: list[str] = []
             for cell, inside in zip(cells, in_cells, strict=True):
                 text = " ".join(" ".join(map(_text, inside)).split())
                 if _continues_above(cell) and len(texts) < len(above):

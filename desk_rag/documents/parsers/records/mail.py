@@ -230,7 +230,7 @@ def _attached_text(part: EmailMessage, kind: str, name: str) -> list[tuple[str, 
 
 
 def _packed(part: EmailMessage, kind: str, name: str) -> tnef.PackedMessage | None:
-    """What Outlook packed into a part instead of attaching it."""
+    """Return what Outlook packed into a part instead of attaching it."""
     if kind not in _PACKED_KINDS and name.lower() != _PACKED_NAME:
         return None
     payload = part.get_payload(decode=True)

@@ -29,7 +29,7 @@ class PackedFile:
 
 @dataclass(slots=True)
 class PackedMessage:
-    """What a winmail.dat holds."""
+    """A message as a winmail.dat holds it."""
 
     sender: str = ""
     subject: str = ""

@@ -192,7 +192,8 @@ def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
         except ChatsDamaged:
             name = put_aside(place)
             chats = Chats(ChatsDatabase(place, create=True))
-            return chats, f"The saved chats were damaged. They were moved to quarantine/{name}; new ones were started."
+            notice = f"The saved chats were damaged; they were put aside as quarantine/{name}"
+            return chats, f"{notice}, and new ones were started."
     except FileNotFoundError:
         return None, ""
     except (StoreError, OSError) as error:

@@ -89,7 +89,8 @@ def _why_folder(path: Path, rows: Sequence[DocumentRow], rule: str, config_file:
     numbers["left out"] -= no_documents
     summary = ", ".join(f"{count:,} {word}" for word, count in numbers.items() if count > 0)
     if no_documents:
-        summary += f"{', ' if summary else ''}{out.plural(no_documents, 'link or special file')} not counted"
+        entries = "1 link or special file" if no_documents == 1 else f"{no_documents:,} links or special files"
+        summary += f"{', ' if summary else ''}{entries} not counted"
     nothing = f"left out; {rule}" if rule else "nothing in it was ever looked at"
     lines = [f"{shown_path(path)}: {summary or nothing}"]
     groups: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)

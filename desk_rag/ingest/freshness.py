@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.15
 """Seconds that an answer spends on looking for changes."""
+_MORE_SECONDS = 0.6
+"""Seconds that a look may take longer where other programs, and not the number of files, held it up."""
 _MOST_ROWS = 15_000
 """Maximum catalog rows that are compared; reading more would exceed `LOOK_SECONDS`."""
 _MOST_FILES = 16
@@ -86,6 +88,8 @@ class Backlog:
             names += f" and {count - _MOST_NAMES:,} more" if count > _MOST_NAMES else ""
             beginning = "1 file changed since it was" if count == 1 else f"{count:,} files changed since they were"
             sentences.append(f"{beginning} read: {names}")
+        if not (self.complete or sentences) and self.read < _MOST_ROWS:
+            sentences.append("The folders could not be looked through for changes in time; the newest may be missing")
         return tuple(sentences)
 
     def report(self) -> dict[str, object]:
@@ -155,7 +159,7 @@ class _Look:
 
     def __init__(self, store: Store, under: Sequence[Path], settings: IndexSettings, seconds: float) -> None:
         self._store, self._settings = store, settings
-        self._end = time.monotonic() + seconds
+        self._end, self._seconds, self._began = time.monotonic() + seconds, seconds, time.thread_time()
         self._roots = store.volumes.roots()
         self._scope = [path.absolute() for path in under] or self._roots
         # A folder whose first index has not begun yet is in no table.
@@ -172,13 +176,18 @@ class _Look:
                 self._compare(os.fsencode(path), lambda path=path: path.stat())  # type: ignore[misc]
         pending = [os.fsencode(place) for place in reversed(self._scope)]
         while pending:
-            if time.monotonic() > self._end:
+            if not self._has_time():
                 self._complete = False
                 break
             pending += self._compare_folder(pending.pop())
         indexed = FileState.INDEXED.value
         read = sum(row[3] == indexed for row in self._known.values())
         return Backlog(read, tuple(self._new), tuple(self._changed), self._complete)
+
+    def _has_time(self) -> bool:
+        """Return whether to look on; time that this thread did not get on a busy computer is given back."""
+        over = time.monotonic() - self._end
+        return over < 0 or (over < _MORE_SECONDS and time.thread_time() - self._began < self._seconds / 2)
 
     def _compare_folder(self, folder: bytes) -> list[bytes]:
         """Compare the files of a folder, or one file, and return the folders inside it."""
@@ -189,7 +198,7 @@ class _Look:
                     if entry.is_dir(follow_symlinks=False):
                         if entry.path not in self._known:  # a folder in the catalog is left out as a whole
                             inside.append(entry.path)
-                    elif time.monotonic() < self._end:
+                    elif self._has_time():
                         self._compare(entry.path, entry.stat)
                     else:
                         self._complete = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,3 +177,18 @@ def test_many_or_large_files_are_left_to_the_index_and_named(store: Store, docs:
     assert backlog.notices == ("From 2 of 32 files; 30 are not read yet",)
     one = Backlog(4, (), (docs / "a.md",))
     assert one.share == "" and one.notices[0].startswith("1 file changed since it was read: ")
+
+
+def test_time_that_other_programs_took_hides_no_new_file(
+    store: Store, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock jumps as it does for a thread that had to wait; what no time is left for is said."""
+    new = docs / "jobs.txt"
+    new.write_text("Mend the gate.\n")
+    monotonic, waited = time.monotonic, iter([0.0])
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + next(waited, 0.4))
+    assert look(store, (), SETTINGS).new == (new,)
+    monkeypatch.setattr(freshness, "_MORE_SECONDS", 0.0)
+    waited = iter([0.0])
+    hurried = look(store, (), SETTINGS)
+    assert not hurried.complete and "could not be looked through for changes in time" in hurried.notices[0]

@@ -30,7 +30,7 @@ def ask(
     ctx: typer.Context,
     question: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUESTION]", help="The question; '-' reads one a line from standard input."),
+        typer.Argument(help="The question; '-' reads one a line from standard input."),
     ] = None,
     folder: Under = None,
     batch: Annotated[
@@ -79,7 +79,7 @@ def ask(
 
 def search(
     ctx: typer.Context,
-    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="Words or a question.")],
+    query: Annotated[list[str], typer.Argument(help="Words or a question.")],
     folder: Under = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of passages to show.")] = 10,
     words: Annotated[bool, typer.Option("--words", help="By words only; starts faster.")] = False,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.events import Finished
-from desk_rag.answering.questions.folder import documents
-from desk_rag.answering.questions.folder.reading.fields import fields_of
+from desk_rag.answering.questions.folder import compare, documents
+from desk_rag.answering.questions.folder.reading.fields import fields_of, without_sheet
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of, parsed, sums
 from desk_rag.answering.questions.folder.reading.naming import suggestions
@@ -218,3 +218,27 @@ def test_the_same_invoice_twice_counts_once_and_a_ledger_is_no_invoice(tmp_path:
     assert lines[0].startswith("1,800.00 euros (computed: the sum of 2 of 3 invoices")
     assert "Counted once: copy of a.txt repeats A-1 of a.txt." in lines
     assert any(line.startswith("Not added") and "2 rows of ledger.csv, 1,800.00 in all" in line for line in lines)
+
+
+def test_rows_of_a_workbook_with_several_sheets_are_compared_by_their_columns() -> None:
+    """The name of a sheet is no item, and the last column of one table is not that of another."""
+    first = passage_of(
+        "Plots\nPlot: 1; Holder: Pauline Ruddock; Rent 2024 (£): 36; Paid: yes\n"
+        "Plot: 8; Holder: Walter Nuttall; Rent 2024 (£): 36; Paid: yes\n"
+        "Plot: 19; Holder: Kevin Strood; Rent 2024 (£): 36; Paid: yes\n"
+    )
+    second = passage_of(
+        "Plots\nSheet: Plots; Plot: 1; Holder: Pauline Ruddock; Rent 2025 (£): 36; Paid: yes; Date paid: 2025-01-12\n"
+        "Sheet: Plots; Plot: 8; Holder: Walter Nuttall; Rent 2025 (£): 42; Paid: no\n"
+        "Sheet: Plots; Plot: 19; Holder: Nasreen Qureshi; Rent 2025 (£): 42; Paid: yes; Date paid: 2025-01-18\n"
+    )
+    lines, quotes = compare._side_by_side([first], [second])
+    assert lines == [
+        "Walter Nuttall: Rent 2024 (£) 36 | Rent 2025 (£) 42; Paid yes | no",
+        "The same in both: Pauline Ruddock.",
+        "Only in the first: Kevin Strood (yes).",
+        "Only in the second: Nasreen Qureshi (2025-01-18).",
+    ]
+    assert len(quotes) == 2
+    left_over = [value for _, value in without_sheet([("Sheet", "Plots"), ("Plot", "1")])]
+    assert left_over == ["1"]

@@ -105,3 +105,20 @@ def test_a_column_with_words_in_it_has_no_largest_value(tmp_path: Path) -> None:
     store = _index(tmp_path, {"rooms.csv": "room,price\nBlue,40\nRed,ask\n"})
     assert _asked(store, "Which room has the highest price?") is None
     store.close()
+
+
+def test_a_long_list_of_changed_files_shows_the_first_20_and_says_how_to_see_all(tmp_path: Path) -> None:
+    files = {f"note-{number:02}.txt": f"Note {number} is green.\n" for number in range(23)}
+    store = _index(tmp_path, {**files, "empty.txt": ""})
+    try:
+        first = _asked(store, "What changed today?")
+        every = _asked(store, "All files that changed today")
+        number = _asked(store, "How many files are there?")
+        assert first is not None and every is not None and number is not None
+        assert first.text.startswith("23 of 23 files were last changed today; the newest 20 are shown (“All files that")
+        assert first.text.count("changed on") == 20
+        assert every.text.count("changed on") == 23 and "are shown" not in every.text
+        assert number.text.startswith("23 (counted: files")
+        assert "only files that were read, 1 more left out" in number.text
+    finally:
+        store.close()

@@ -6,9 +6,9 @@ Text in them is that of documents or models: `sanitize.clean` it before it is sh
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date
 from enum import Enum
 from pathlib import Path
 
@@ -51,9 +51,7 @@ class Absence:
     def notice(self) -> str:
         """Sentence part about the source for the user."""
         what = "its folder is not connected" if self.why is Missing.FOLDER_AWAY else "its file is gone"
-        if not self.indexed_at:
-            return what
-        return f"{what}; from the index of {time.strftime('%Y-%m-%d', time.localtime(self.indexed_at))}"
+        return f"{what}; from the index of {date.fromtimestamp(self.indexed_at)}" if self.indexed_at else what
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,6 @@ class Source:
     """Set if the file is missing."""
     copies: int = 0  # other files with the same content
 
-    @property
-    def stale_notice(self) -> str:
-        """Sentence part that says in which way the source is stale; empty if it is not."""
-        if not self.stale:
-            return ""
-        return self.absence.notice if self.absence else "its file has changed since it was read"
-
 
 @dataclass(frozen=True, slots=True)
 class Citation:
@@ -108,7 +99,7 @@ class Citation:
         """'from the index of 2026-11-22' if the file could not be read or has lost the quote; else ''."""
         if self.as_of is None:
             return ""
-        return f"from the index of {time.strftime('%Y-%m-%d', time.localtime(self.as_of))}"
+        return f"from the index of {date.fromtimestamp(self.as_of)}"
 
 
 class Support(Enum):

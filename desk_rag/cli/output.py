@@ -27,7 +27,7 @@ from desk_rag.answering.events import (
     SentenceChecked,
     mark,
 )
-from desk_rag.answering.writing.remarks import reasoned
+from desk_rag.answering.writing.remarks import reasoned, stale_notice
 from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
@@ -251,7 +251,7 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     cited = {citation.source_number for citation in answer.citations}
     for source in answer.sources:
         if source.stale and source.number in cited:
-            remarks.append(f"[{source.number}] {source.stale_notice}")
+            remarks.append(f"[{source.number}] {stale_notice(source)}")
         if source.copies and source.number in cited:
             remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
     if answer.not_read is not None:

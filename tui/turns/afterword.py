@@ -40,7 +40,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         lines.append(Content(f"! {answer.cut_notice}"))
     cited = {citation.source_number for citation in answer.citations}
     lines += [
-        Content(f"! [{source.number}] {source.stale_notice}")
+        Content(f"! [{source.number}] {remarks.stale_notice(source)}")
         for source in answer.sources
         if source.stale and source.number in cited
     ]

@@ -1,4 +1,4 @@
-"""Word what was compared with the passages in a written answer, the same for the command line and the UI.
+"""Word what was compared with the passages in a written answer, and stale sources, the same for command line and UI.
 
 Imports no torch.
 """
@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from desk_rag.answering.events import MARK, Answer, CheckedSentence, Grounding, Support
+from desk_rag.answering.events import MARK, Answer, CheckedSentence, Grounding, Source, Support
 from desk_rag.documents.status import plural
 
 _REASONS_SHOWN = 3
+
+
+def stale_notice(source: Source) -> str:
+    """Return in which way a stale source is stale; '' for another one."""
+    if not source.stale:
+        return ""
+    return source.absence.notice if source.absence else "its file has changed since it was read"
 
 
 def remarks(answer: Answer) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.events import Absence, Missing
+from desk_rag.answering.writing.remarks import stale_notice
 from desk_rag.tui.screens import turn_screen
 from desk_rag.tui.turns.source_files import compared
 from desk_rag.tui.widgets.answer_view import AnswerView
@@ -34,10 +35,10 @@ def test_the_state_of_a_file_is_what_it_is_now(tmp_path: Path) -> None:
     assert compared((source, unknown), [folder]) == (source, unknown)
     file.write_text("other")
     (changed,) = compared((source,), [folder])
-    assert changed.stale_notice == "its file has changed since it was read"
+    assert stale_notice(changed) == "its file has changed since it was read"
     file.unlink()
     (gone,) = compared((changed,), [folder])
-    assert gone.stale_notice == "its file is gone; from the index of 2001-09-09"
+    assert stale_notice(gone) == "its file is gone; from the index of 2001-09-09"
     folder.rmdir()
     (away,) = compared((gone,), [folder])
     assert away.absence == Absence(Missing.FOLDER_AWAY, 1e9)

@@ -198,30 +198,6 @@ def test_a_drive_without_room_for_caches(desk: Desk) -> None:
     desk.quit()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting needs root")
-def test_a_full_drive_is_said_and_enter_starts_once_there_is_room(desk: Desk) -> None:
-    drive = desk.home / "drive"
-    drive.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(drive)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mount is not allowed here")
-    desk.env["DESK_RAG_DATA_DIR"] = str(drive / "data")
-    (drive / "filler").write_bytes(bytes(2**26 - 2**17))  # all but 128 KiB
-    try:
-        desk.open(sign="desk-rag could not start")
-        desk.sees("The disk is full: a file could not be written. Free some space on that drive", "Enter tries again.")
-        desk.send(Q)
-        desk.sees("The disk is full", "What colour is the garden gate?")
-        (drive / "filler").unlink()
-        desk.send("\r")
-        desk.sees("[1] gate.md · line 3", "first word")
-        desk.quit()
-    finally:
-        if desk.terminal is not None:
-            desk.terminal.close()
-        subprocess.run(["umount", "--lazy", str(drive)], check=False)
-
-
 def test_caches_whose_drive_is_taken_out(desk: Desk) -> None:
     caches = desk.home / "drive" / "caches"
     caches.mkdir(parents=True)

@@ -64,7 +64,10 @@ def test_what_agrees(claim: str, core: int) -> None:
         ("Beans: 21 kilograms", "We had 38 kilograms of tomatoes, 21 kilograms of potatoes and 9 kilograms of beans."),
         ("Gregor Pohl took over the file from Wilma Sand.", "Ask Wilma Sand, who has taken the file from Gregor Pohl."),
         ("The bill was 4,900 instead of 5,180 crowns.", "It comes to 5,180 crowns instead of the 4,900 estimated."),
-        ("Solveig Dahl is treasurer now.", "Ines Okafor is treasurer now, Leif Anders gives the chair to Solveig Dahl."),
+        (
+            "Solveig Dahl is treasurer now.",
+            "Ines Okafor is treasurer now, Leif Anders gives the chair to Solveig Dahl.",
+        ),
     ],
 )
 def test_a_fact_in_the_place_of_another_is_noticed(claim: str, passage: str) -> None:
@@ -77,7 +80,10 @@ def test_a_fact_in_the_place_of_another_is_noticed(claim: str, passage: str) -> 
         ("Beans: 9 kilograms", "We had 38 kilograms of tomatoes, 21 kilograms of potatoes and 9 kilograms of beans."),
         ("Wilma Sand took over the file from Gregor Pohl.", "Ask Wilma Sand, who has taken the file from Gregor Pohl."),
         ("At weekends a boat is kept for three hours.", "A boat is kept four hours on weekdays and three at weekends."),
-        ("Class 6b travels from 11 to 15 May.", "From Monday 11 May to Friday 15 May class 6b goes to the island Hollsay."),
+        (
+            "Class 6b travels from 11 to 15 May.",
+            "From Monday 11 May to Friday 15 May class 6b goes to the island Hollsay.",
+        ),
         ("Mabel Tarrant has been a member since 2011.", "Name: Mabel Tarrant; Member since: 2011; Fee: 25"),
     ],
 )

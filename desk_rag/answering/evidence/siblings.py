@@ -64,6 +64,7 @@ class Siblings:
         return [
             (unit, _form(unit), self._covered(unit))
             for place in self.places
+            if not place.is_code  # where a remark says more than the line that it is about
             for unit in quotable(place.text)
             if not unit.rstrip().endswith("?") and (kind is None or is_of_kind(kind, unit))
         ]

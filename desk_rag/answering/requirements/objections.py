@@ -127,13 +127,16 @@ class Objections:
             self._storage and not _STORAGE.search(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
-        lost += _NO_CAUSE * (self._why and not _CAUSE.search(sentence))
         lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
         lost += _NOTHING_NEW * (bool(self._known) and stems <= self._known)
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE
         lost += _OVER * (self._holds and is_over(sentence, date.today()))
         return lost + _CONTRARY * is_contrary(self._question, sentence)
+
+    def of_cause(self, sentence: str) -> float:
+        """The log-odds that a sentence without a sign of a cause loses for 'why'; it may be one all the same."""
+        return _NO_CAUSE if self._why and not _CAUSE.search(sentence) else 0.0
 
     def of_origin(self, place: Place, sentence: str) -> float:
         """The log-odds that a sentence loses for where it stands.

@@ -35,3 +35,10 @@ def test_the_last_of_dated_lines_is_the_latest() -> None:
     assert _lost("How much did she weigh last?", newer, VET) == 0
     assert _lost("How much did she weigh?", older, VET) == 0
     assert _lost("How much did she weigh last year?", older, VET) == 0
+
+
+def test_lines_of_a_program_are_not_compared() -> None:
+    code = "# how many guests sit on one bench, at least 2\nBENCH_SEATS = 7"
+    question, line = "How many guests fit on one bench?", "BENCH_SEATS = 7"
+    assert _lost(question, line, Place(code, "code\nseats", 0, is_code=True)) == 0
+    assert _lost(question, line, Place(code, "code\nseats", 0)) > 0

@@ -84,4 +84,6 @@ def test_a_question_for_yes_or_no_is_recognised() -> None:
 
 def test_a_reason_shows_a_sign_of_a_cause() -> None:
     objections = Objections("Why did the catalogue leave late?")
-    assert objections.penalty("It left on 27 September.") > objections.penalty("The reason was the lorry.")
+    assert objections.of_cause("It left on 27 September.") > objections.of_cause("The reason was the lorry.") == 0
+    assert Objections("When did the catalogue leave?").of_cause("It left on 27 September.") == 0
+    assert objections.penalty("It left on 27 September.") == 0  # it is no reason for doubt

@@ -30,7 +30,8 @@ _CHANGES = (
     ),
 )
 _REPLACED = re.compile(
-    r"(?P<old>[^,.;]+?)\s+(?:was|were|is|are|(?:has|have)\s+been)\s+(?:replaced|succeeded|superseded)\s+(?:by|with)\s+(?P<new>[^,.;()]+)",
+    r"(?P<old>[^,.;]+?)\s+(?:was|were|is|are|(?:has|have)\s+been)\s+(?:replaced|succeeded|superseded)"
+    r"\s+(?:by|with)\s+(?P<new>[^,.;()]+)",
     re.IGNORECASE,
 )
 """Old and new value, with numbers or without; 'Who replaced the valve?' asks for neither."""
@@ -139,7 +140,7 @@ def _by_agent(question: str, sentence: str) -> _Part | None:
 
 
 def _by_measure(question: str, sentence: str) -> _Part | None:
-    """The value beside the question's measure: '2.2 metres' for 'How high', behind 'larger than 2.4 metres nor higher than'."""
+    """The value beside the question's measure: '2.2 metres' in 'larger than 2.4 metres nor higher than 2.2 metres'."""
     asked = _HOW.match(question.strip())
     if asked is None:
         return None

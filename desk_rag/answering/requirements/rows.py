@@ -276,7 +276,8 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
             fitting = [
                 cell
                 for cell in others
-                if content_stems(cell.key) & (keys | _BALANCE if is_money else keys) and not (is_money and "%" in cell.value)
+                if content_stems(cell.key) & (keys | _BALANCE if is_money else keys)
+                and not (is_money and "%" in cell.value)
             ]
             return fitting[0] if len(fitting) == 1 else None
     measure = _HOW_LARGE.match(question.lstrip())

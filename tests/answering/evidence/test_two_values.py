@@ -15,6 +15,10 @@ AGENTS = "The belt was changed in 2019 by Rasmus and in 2024 by Otto Winkel."
 SAILS = 'SAILS = {"jib": (4.2, 1.8), "main": (7.5, 3.1), "spinnaker": (9.0, 5.5)}'
 
 
+SHEDS = "Sheds may not be larger than 1.8 by 2.4 metres nor higher than 2.2 metres."
+JARS = "The honey: 31 jars from Ceres, 18 from Vesta, none from Juno."
+
+
 @pytest.mark.parametrize(
     ("question", "sentence", "value"),
     [
@@ -38,6 +42,13 @@ SAILS = 'SAILS = {"jib": (4.2, 1.8), "main": (7.5, 3.1), "spinnaker": (9.0, 5.5)
         ("Which sails are there?", SAILS, None),
         ("Who changed the belt?", "Otto changed the belt in 2024.", "Otto "),
         ("When was the belt changed?", "Otto changed the belt in 2024.", None),
+        ("How high may a shed be?", SHEDS, "2.2 metres"),
+        ("How wide may a shed be?", SHEDS, None),
+        ("How many jars came from Juno?", JARS, "none from Juno."),
+        ("How many jars came from Ceres?", JARS, "31 jars from Ceres"),
+        ("How many jars came from Flora?", JARS, None),
+        ("Which boiler do we have now?", "The old Baxi was replaced by a Vaillant in May.", "a Vaillant in May"),
+        ("Who replaced the valve?", "The valve was replaced by Neil.", None),
     ],
 )
 def test_old_and_new_value(question: str, sentence: str, value: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,12 @@ HOME = Place("It goes to Nasreen, who was first on the waiting list.", "minutes"
         ("Who won the cup for the best leeks?", "Idris Gwynne", SHOW, True),
         ("Who won the cup for the best onions?", "Idris Gwynne", SHOW, False),
         ("Which hotel did we stay at in Whitby?", "The Magpie", LUNCH, True),
-        ("What is Stanley's telephone number?", "01632 960809", Place("Stanley Coombs, home: 01632 960809", "c", 0), False),
+        (
+            "What is Stanley's telephone number?",
+            "01632 960809",
+            Place("Stanley Coombs, home: 01632 960809", "c", 0),
+            False,
+        ),
         ("Where is the lunch in Whitby?", "The Magpie", LUNCH, False),
         ("Who had it before?", "the waiting list", HOME, True),
         ("How much is in the account?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), True),
@@ -49,7 +53,8 @@ def test_a_unit_that_is_left_out_is_named() -> None:
 
 PAPERS = {
     "club/lease 2018.md": "# Lease of 4 May 2018\n\nSigned for the club by Marten Voss, President.\n",
-    "club/minutes 2023.md": "# Meeting, 14 October 2023\n\n- President: Marten Voss (re-elected)\n- Treasurer: Ilse Brandow\n",
+    "club/minutes 2023.md": "# Meeting, 14 October 2023\n\n- President: Marten Voss (re-elected)\n"
+    "- Treasurer: Ilse Brandow\n",
     "club/minutes 2025.md": (
         "# Meeting, 11 October 2025\n\nMarten Voss retired. Sofie Lund was elected president with 21 votes; Otto Falk"
         " had 12. Pavel Kiss was elected treasurer and stays boatman.\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,14 +18,21 @@ def _bill(sender: str, number: str, day: str, total: str, paid: str) -> str:
 
 
 FILES = {
-    "berths 2025.csv": "Berth,Holder,Fee 2025,Paid\n1,Ana Lind,80,yes\n2,Ben Carr,80,no\n3,Cleo Dorn,60,yes\n4,Dan Eck,60,no\n",
-    "eggs/egg sales.csv": "Date,Buyer,Boxes,Price per box,Total\n2025-05-03,Shop,10,2.5,25\n2025-06-01,Fair,4,3,12\n2024-06-01,Fair,9,3,27\n",
-    "cottage/fees received.csv": "Month,Due,Received,Remark\n2025-02,500,500,\n2025-03,500,350,\n2025-04,500,650,new fees\n",
-    "cottage/invoices/Holt Roofing.txt": _bill("Holt Roofing", "HR-11", "3 May 2025", "410.00", "Payment is due within 30 days."),
-    "cottage/invoices/Finch Gardens.txt": _bill("Finch Gardens", "77-A", "9 June 2025", "95.50", "Please pay within 14 days."),
-    "cottage/invoices/Stone Plumbing.txt": _bill("Stone Plumbing", "S/8", "2 April 2025", "60.00", "Paid on 5 April 2025."),
+    "berths 2025.csv": "Berth,Holder,Fee 2025,Paid\n"
+    "1,Ana Lind,80,yes\n2,Ben Carr,80,no\n3,Cleo Dorn,60,yes\n4,Dan Eck,60,no\n",
+    "eggs/egg sales.csv": "Date,Buyer,Boxes,Price per box,Total\n"
+    "2025-05-03,Shop,10,2.5,25\n2025-06-01,Fair,4,3,12\n2024-06-01,Fair,9,3,27\n",
+    "cottage/fees received.csv": "Month,Due,Received,Remark\n"
+    "2025-02,500,500,\n2025-03,500,350,\n2025-04,500,650,new fees\n",
+    "cottage/invoices/Holt Roofing.txt": _bill("Holt Roofing",
+        "HR-11", "3 May 2025", "410.00", "Payment is due within 30 days."),
+    "cottage/invoices/Finch Gardens.txt": _bill("Finch Gardens",
+        "77-A", "9 June 2025", "95.50", "Please pay within 14 days."),
+    "cottage/invoices/Stone Plumbing.txt": _bill("Stone Plumbing",
+        "S/8", "2 April 2025", "60.00", "Paid on 5 April 2025."),
     "gas.csv": "Quarter,kWh,Cost\n2025 Q1,3120,228.40\n2025 Q2,1010,79.15\n",
-    "office/invoices/Tidy Paper.txt": _bill("Tidy Paper", "TP-1", "2 April 2025", "18.00", "Please pay within 14 days."),
+    "office/invoices/Tidy Paper.txt": _bill("Tidy Paper",
+        "TP-1", "2 April 2025", "18.00", "Please pay within 14 days."),
 }  # fmt: skip
 
 

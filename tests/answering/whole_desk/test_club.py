@@ -21,8 +21,8 @@ FILES = {
     ),
     "boathouse/minutes/general meeting 2025.md": (
         "# General meeting, 11 October 2025\n\n## Elections\n\nMarten Voss retired after twelve years. Sofie Lund was"
-        " elected president with 21 votes. Pavel Kiss was elected treasurer and stays boatman.\n\n## Dues\n\nThe dues for"
-        " a full membership stay at £84 for 2026. Half memberships pay £50.\n"
+        " elected president with 21 votes. Pavel Kiss was elected treasurer and stays boatman.\n\n## Dues\n\nThe dues"
+        " for a full membership stay at £84 for 2026. Half memberships pay £50.\n"
     ),
     "boathouse/minutes/committee 2025-02-03.txt": (
         "COMMITTEE, 3 February 2025\n\n1. Slipway. New rollers were ordered from Brask for 9 April; they cost £410.\n"
@@ -33,12 +33,12 @@ FILES = {
         " delivery.\n2. Tea. The urn leaks.\n"
     ),
     "boathouse/house rules.md": (
-        "# House rules\n\nA trailer may not be wider than 1.9 metres nor longer than 7.5 metres.\n\nMembers may bring no"
-        " dog into the boathouse. One barbecue is allowed on the lawn.\n"
+        "# House rules\n\nA trailer may not be wider than 1.9 metres nor longer than 7.5 metres.\n\nMembers may bring"
+        " no dog into the boathouse. One barbecue is allowed on the lawn.\n"
     ),
     "coach/log 2025.txt": (
-        "Coaching log 2025\n\n2 March 2025\nFirst outing of the eight in the rain.\n\n16 March 2025\nThe quad capsized at"
-        " 10.15. Hanne and Otto swam ashore.\n\n30 March 2025\nSold raffle tickets: 40 by Hanne, 25 by Otto, none by"
+        "Coaching log 2025\n\n2 March 2025\nFirst outing of the eight in the rain.\n\n16 March 2025\nThe quad capsized"
+        " at 10.15. Hanne and Otto swam ashore.\n\n30 March 2025\nSold raffle tickets: 40 by Hanne, 25 by Otto, none by"
         " Mirko.\n"
     ),
     "home/to the optician.md": (

@@ -222,9 +222,7 @@ def _other_values(
         if source.path in seen:
             continue
         (scores,) = span_scorer.read(question, [place_of_source(source)])
-        units = [unit for unit in quotable(source.text) if pattern.search(unit)]
-        if _CURRENCY.search(done.text):
-            units = [unit for unit in units if _CURRENCY.search(unit)]
+        units = [unit for unit in quotable(source.text) if pattern.search(unit) and _is_money_like(done.text, unit)]
         ranked = sorted(units, key=lambda unit: -log_odds(scores, source.text, unit))
         unit = ranked[0] if ranked else ""
         if not unit or log_odds(scores, source.text, unit) < _LEAST_LOG_ODDS:
@@ -240,12 +238,15 @@ def _other_values(
             continue
         cited = QuoteFinder([source]).find(unit)
         judged = [replace(cited, quote=line)] if cited else []
-        verdict = verify_answer(
-            question, judged, [], [source], embedder=embedder, span_scorer=span_scorer
-        )
+        verdict = verify_answer(question, judged, [], [source], embedder=embedder, span_scorer=span_scorer)
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
             seen.add(source.path)
             yield Row(passage, unit)
+
+
+def _is_money_like(value: str, unit: str) -> bool:
+    """True unless a value is money and a sentence speaks of none."""
+    return _CURRENCY.search(value) is None or _CURRENCY.search(unit) is not None
 
 
 def _line_of(text: str, unit: str) -> str:

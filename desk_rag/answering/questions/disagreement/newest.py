@@ -48,7 +48,11 @@ def asks_at_last(question: str) -> bool:
 
 def asks_in_present(question: str) -> bool:
     """True if a question asks for what holds, and so for what the newest of documents that disagree says."""
-    return asks_now(question) or asks_at_last(question) or (_ASKS_IN_PRESENT.search(question) is not None and not asks_then(question))
+    return (
+        asks_now(question)
+        or asks_at_last(question)
+        or (_ASKS_IN_PRESENT.search(question) is not None and not asks_then(question))
+    )
 
 
 def asks_then(question: str) -> bool:
@@ -101,5 +105,3 @@ def newest(days: Mapping[Path, Date | None]) -> Path | None:
         if path != path_of_latest and all(mine == other for mine, other in of_same_length):
             return None
     return path_of_latest
-
-

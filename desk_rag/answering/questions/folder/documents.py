@@ -49,11 +49,9 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     if request is None or not _is_for_documents(request):
         return
     began = time.perf_counter()
-    below = under
-    if request.folder:
-        below = folders_named(store, request.folder, under)
-        if not below:
-            return
+    below = folders_named(store, request.folder, under) if request.folder else under
+    if request.folder and not below:
+        return
     groups = _groups(request)
     reading = yield from _reading(store, [kind for group in groups for kind in group], below)
     request = request_of(with_capitals(question, reading.parties), today) or request

@@ -11,18 +11,23 @@ from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _SHARE = re.compile(r"\d\s?(?:%|per\s?cent\b)", re.I)
-_ASKS_SHARE = re.compile(r"%|\b(?:per\s?cent(?:age)?|share|rate|interest|proportion|discount|part|raised?|rise|increase\w*)\b", re.I)
+_ASKS_SHARE = re.compile(
+    r"%|\b(?:per\s?cent(?:age)?|share|rate|interest|proportion|discount|part|raised?|rise|increase\w*)\b", re.I
+)
 _AT = re.compile(r"\b(?:on|in|at|onto|into|under)\s+$", re.I)
 _THING = re.compile(r"(?:the|an?|our|my)\s+[a-z]", re.I)
-_SUPERLATIVE_OF = re.compile(r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I)
+_SUPERLATIVE_OF = re.compile(
+    r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I
+)
 _WORD = re.compile(r"(?<![\w’'-])[a-z][a-z-]{2,}(?![\w’'])")
 _LIGHT = content_stems(
-    "much many long often far high have has had get got give gave make made take took does did called name number telephone phone"
-    " mobile mail address date day month year time price cost amount person place"
+    "much many long often far high have has had get got give gave make made take took does did called name number"
+    " telephone phone mobile mail address date day month year time price cost amount person place"
 )
 """Words that name the kind of an answer, or that every text has."""
 _FEWEST_WORDS = 2
-"""Words of a question beside its names: where the passage has none of them, it shares at most a name with it."""
+"""Words of a question beside a name: where the passage has none of them, it shares nothing but the name."""
+_PROPER = re.compile(r"(?<=\s)[A-Z][a-z]")
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
 _BARE = re.compile(r"\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve", re.I)
 _TIME_UNIT = re.compile(r"\s+(?:calendar\s+|working\s+|whole\s+)?(?P<unit>minute|hour|day|week|month|year)", re.I)
@@ -44,7 +49,7 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
 
 
 def unit_meant(question: str, answer: str, quote: str) -> str:
-    """A sentence that names the unit which a length of time leaves out: months, for 'gives one month, the landlord two'."""
+    """A sentence that names the unit which a length leaves out: months, in 'gives one month, the landlord two'."""
     begin, plain = quote.find(answer), answer.strip(" .")
     if not _HOW_LONG.match(question.strip()) or not _BARE.fullmatch(plain) or begin < 0:
         return ""
@@ -56,7 +61,7 @@ def unit_meant(question: str, answer: str, quote: str) -> str:
 
 
 def _of_another_thing(question: str, quote: str, place: Place) -> str:
-    """A sentence that names the thing that is not spoken of: leeks in 'the best onions', the car in the shed's policy."""
+    """A sentence that names the thing that is not spoken of: leeks beside 'the best onions', the car beside a shed."""
     around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
     best = _SUPERLATIVE_OF.search(question)
     if best is not None and content_stems(best["adjective"]) & content_stems(quote):
@@ -64,7 +69,8 @@ def _of_another_thing(question: str, quote: str, place: Place) -> str:
         if stems and not any(has_stem(stem, around) for stem in stems):
             return f"The passage speaks of no “{best['thing']}”"
     words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
-    if len(words) >= _FEWEST_WORDS and not any(has_stem(stem, around) for word in words for stem in content_stems(word)):
+    spoken_of = any(has_stem(stem, around) for word in words for stem in content_stems(word))
+    if len(words) >= _FEWEST_WORDS and not spoken_of and _PROPER.search(question, 1):
         return f"The passage has none of the words “{'”, “'.join(words)}”"
     own = _OWN_KIND.search(question)
     if own is not None and content_stems(own["thing"]) & around:

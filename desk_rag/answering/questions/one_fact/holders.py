@@ -27,7 +27,10 @@ _ASKS_HOLDER = re.compile(
     re.I,
 )
 _NAME = r"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s+)?[^\W\d_a-z][\w’'-]+(?:\s+(?:[^\W\d_a-z]\.?|[^\W\d_a-z][\w’'-]+)){0,3}"
-_BECAME = r"(?:(?:was|is|were|has\s+been)\s+(?:re-?)?(?:elected|appointed|chosen|voted|made|confirmed)|(?:is|becomes?|became|remains?|stays?)|takes?\s+over|took\s+over)"
+_BECAME = (
+    r"(?:(?:was|is|were|has\s+been)\s+(?:re-?)?(?:elected|appointed|chosen|voted|made|confirmed)"
+    r"|(?:is|becomes?|became|remains?|stays?)|takes?\s+over|took\s+over)"
+)
 _MOST_PASSAGES = 30
 _MOST_BETWEEN = 5
 """Words between 'was elected' and the office: 'was elected treasurer and stays secretary'."""

@@ -11,15 +11,14 @@ from desk_rag.documents.sentences import quotable
 _CONTRARIES = tuple(
     tuple(content_stems(side) for side in pair.split(" / "))
     for pair in (
-        "full / half", "upper / lower", "front / rear", "summer / winter", "spring / autumn", "gross / net", "single / double",
-        "minimum / maximum", "inner / outer", "arrival / departure", "outward / return", "male / female", "indoor / outdoor",
-        "debit / credit", "weekday / weekend", "adult / child", "left / right", "wholesale / retail",
+        "full / half", "upper / lower", "front / rear", "summer / winter", "spring / autumn", "gross / net",
+        "single / double", "minimum / maximum", "inner / outer", "arrival / departure", "outward / return",
+        "male / female", "indoor / outdoor", "debit / credit", "weekday / weekend", "adult / child", "left / right",
+        "wholesale / retail",
     )
 )  # fmt: skip
 """Words that part two things of one kind: who asks for the one is not answered by the other."""
-_WHETHER = re.compile(
-    r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
-)
+_WHETHER = re.compile(r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I)
 _OF_KIND = re.compile(r"\b(?:an?|any)\s+(?P<thing>[a-z]{3,})\b(?!\s+(?:of|lot|few|bit|pair)\b)", re.I)
 _PLURAL = re.compile(r"\b(?:keep|have|own|bring|use|light|plant|sell|park|hold)\s+(?P<thing>[a-z]{3,}s)\b", re.I)
 

@@ -27,7 +27,9 @@ _OVER = re.compile(
     r"|\b(?:has|have|was|were)\s+(?:been\s+)?(?:abolished|discontinued|superseded|withdrawn)\b|\bformerly\b",
     re.I,
 )
-_GOES_ON = re.compile(r"\b(?:but|instead|now|since\s+then|from\s+now\s+on|(?:re-?)?elected|succeeded|replaced\s+by)\b", re.I)
+_GOES_ON = re.compile(
+    r"\b(?:but|instead|now|since\s+then|from\s+now\s+on|(?:re-?)?elected|succeeded|replaced\s+by)\b", re.I
+)
 """After what is over: the sentence says too what holds in its place."""
 _UNTIL = re.compile(
     rf"\b(?:until|till|up\s+to|ended\s+(?:in|on))\s+(?:the\s+end\s+of\s+)?(?:\d{{1,2}}\s+)?(?:(?P<month>{'|'.join(MONTHS)})\s+)?"

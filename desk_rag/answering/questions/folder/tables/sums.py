@@ -70,7 +70,8 @@ _READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", 
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MONTH = re.compile(rf"\b({'|'.join(MONTHS)})\s+((?:19|20)\d\d)\b", re.I)
 _QUARTER = re.compile(
-    r"\b(?P<year>(?:19|20)\d\d)\s?[-/]?\s?Q(?P<number>[1-4])\b|\bQ(?P<before>[1-4])\s?[-/]?\s?(?P<later>(?:19|20)\d\d)\b", re.I
+    r"\b(?P<year>(?:19|20)\d\d)\s?[-/]?\s?Q(?P<number>[1-4])\b|\bQ(?P<before>[1-4])\s?[-/]?\s?(?P<later>(?:19|20)\d\d)\b",
+    re.I,
 )
 _LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
 _MOST = 200
@@ -136,7 +137,9 @@ def _sum(
     if not cells or len(unknown) > may_lack or not sum_question.names <= known:
         return False
     wanted = sum_question.names | (sum_question.others - unknown)
-    named = [cell for cell in cells if sum_question.is_done and _is_called(cell, sum_question.unit) and wanted <= cell.around]
+    named = [
+        cell for cell in cells if sum_question.is_done and _is_called(cell, sum_question.unit) and wanted <= cell.around
+    ]
     named = named or [cell for cell in cells if wanted <= cell.words]
     if not named and not (sum_question.of_payee or sum_question.is_done):
         named = [cell for cell in cells if wanted <= cell.words | cell.around]

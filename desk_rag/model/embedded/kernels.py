@@ -43,7 +43,7 @@ _TILES = ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16")
 _OPTIONS = ("-O3", "-shared", "-fPIC", "-std=gnu11", "-Wno-psabi", "-mprefer-vector-width=512")
 _MOST_ERROR = 2e-4
 """Largest error of a product beside the sum of its terms without their signs; activations have 15 bits."""
-_SECONDS = 120
+_SECONDS = 600
 """Until the compiler is given up."""
 _FILE = re.compile(r"kernels-(?P<key>[0-9a-f]{16})-(?P<digest>[0-9a-f]{16})\.so")
 """Name of a compiled file: what it was compiled from, and the hash of its start, which proves who wrote it."""

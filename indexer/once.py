@@ -150,10 +150,13 @@ class Run:
         self._progress.passing("loading the embedder …")
         embedder = self._parts.load_embedder()
         keep_embedder(self._settings, embedder.fingerprint)
-        stages = [pipeline.embed_pending, *([pipeline.add_token_vectors] if token_vectors else [])]
+        store, under = self._parts.store, self._only
+        stages = [pipeline.embed_pending(store, embedder, self._stop, under=under)]
+        if token_vectors:
+            stages.append(pipeline.add_token_vectors(store, embedder, self._stop, under=under))
         for stage in stages:
             before = self._tally.vectors
-            for event in stage(self._parts.store, embedder, self._stop, under=self._only):
+            for event in stage:
                 self._tally.add(event)
                 self._progress.show(event)
                 if event.waiting:

@@ -64,7 +64,8 @@ _NUMBER = re.compile(r"#?\w*\d[\w.]*(?<!\.)")
 _HOW = re.compile(r"^how\s+(?P<word>high|tall|long|wide|deep|heavy|thick)\b", re.IGNORECASE)
 _MEASURES = {
     "high": "high(?:er)?|height|taller|tall", "tall": "tall(?:er)?|high(?:er)?|height", "long": "long(?:er)?|length",
-    "wide": "wid(?:e|er)|width|broad(?:er)?", "deep": "deep(?:er)?|depth", "heavy": "heav(?:y|ier)|weight|weighs?|weighed",
+    "wide": "wid(?:e|er)|width|broad(?:er)?", "deep": "deep(?:er)?|depth",
+    "heavy": "heav(?:y|ier)|weight|weighs?|weighed",
     "thick": "thick(?:er)?|thickness",
 }  # fmt: skip
 _MEASURED = r"(?P<value>\d[\d.,]*\s?[^\W\d_]+)"

@@ -79,6 +79,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         ("Who is the treasurer of the club?", "Ilse Brandow", "club/minutes 2023.md", "Pavel Kiss"),
         ("Who is the boatman?", "Ilse Brandow", "club/minutes 2023.md", "Pavel Kiss"),
         ("Who was the president in 2023?", "Marten Voss", "club/minutes 2023.md", None),
+        ("Who is the chairwoman?", "Ilse Brandow", "club/minutes 2023.md", "Dora Finch"),
         ("Who is the secretary?", "Marten Voss", "club/minutes 2023.md", None),
         ("Who is the chair of the rowing team?", "Marten Voss", "club/minutes 2023.md", None),
     ],

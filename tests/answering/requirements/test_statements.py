@@ -61,6 +61,7 @@ def test_what_is_over_loses_where_the_question_asks_for_what_holds() -> None:
 def test_the_contrary_of_what_is_asked_loses() -> None:
     assert is_contrary("What is the rent for a half plot?", "The rent for a full plot is £42.")
     assert not is_contrary("What is the rent for a half plot?", "A full plot costs £42 and a half plot £25.")
+    assert not is_contrary("What do adults pay?", "Grown-ups pay 18 crowns, children stay at nine.")
     assert not is_contrary("What is the rent?", "The rent for a full plot is £42.")
 
 

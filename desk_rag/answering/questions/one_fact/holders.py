@@ -26,7 +26,7 @@ _ASKS_HOLDER = re.compile(
     r"(?:\s+(?:of|at|in)\s+(?P<body>.+?))?(?:\s+(?:now|today|currently|at\s+present))*$",
     re.I,
 )
-_NAME = r"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s+)?[^\W\d_a-z][\w’'-]+(?:\s+(?:[^\W\d_a-z]\.?|[^\W\d_a-z][\w’'-]+)){0,3}"
+_NAME = r"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s+)?[^\W\d_a-z][\w’'-]+(?:\s+(?:[^\W\d_a-z][\w’'-]+|[^\W\d_a-z]\b\.?)){0,3}"
 _BECAME = (
     r"(?:(?:was|is|were|has\s+been)\s+(?:re-?)?(?:elected|appointed|chosen|voted|made|confirmed)"
     r"|(?:is|becomes?|became|remains?|stays?)|takes?\s+over|took\s+over)"

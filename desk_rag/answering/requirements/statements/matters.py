@@ -24,12 +24,16 @@ _PLURAL = re.compile(r"\b(?:keep|have|own|bring|use|light|plant|sell|park|hold)\
 
 
 def is_contrary(question: str, sentence: str) -> bool:
-    """True if a sentence has the contrary of a word of the question, and not the word itself."""
+    """True if a sentence has the contrary of a word of the question, and not the word itself.
+
+    A clause with a number and without the contrary may be about what is asked for, in other words.
+    """
     asked, stems = content_stems(question), content_stems(sentence)
+    numbered = [content_stems(clause) for clause in re.split(r"[,;]\s", sentence) if re.search(r"\d", clause)]
     for one, other in _CONTRARIES:
         for mine, opposite in ((one, other), (other, one)):
             if mine & asked and not opposite & asked and opposite & stems and not mine & stems:
-                return True
+                return all(opposite & clause for clause in numbered)
     return False
 
 

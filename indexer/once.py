@@ -156,10 +156,11 @@ class Run:
         self._progress.passing("loading the embedder …")
         embedder = self._parts.load_embedder()
         keep_embedder(self._settings, embedder.fingerprint)
-        stages = [pipeline.embed_pending, *([pipeline.add_token_vectors] if token_vectors else [])]
+        stages = [partial(pipeline.embed_pending, under=self._only)]
+        stages += [partial(pipeline.add_token_vectors, under=self._only)] if token_vectors else []
         for stage in stages:
             before = self._tally.vectors
-            for event in stage(self._parts.store, embedder, self._stop, under=self._only):
+            for event in stage(self._parts.store, embedder, self._stop):
                 self._tally.add(event)
                 self._progress.show(event)
                 if event.waiting:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, plural
 from desk_rag.errors import ConfigError, StoreError, StoreLocked
 from desk_rag.indexer.resident import exclusion as rules_of_user
@@ -80,7 +81,7 @@ class LibraryChanges:
         rule = rules_of_user.own_rule_for(path, around, with_rules(session.settings, before))
         if not rule:
             return Change(f"{shown_path(path)} is not excluded.")
-        own = rules_of_user.pattern_of(path, is_folder=path.is_dir())
+        own = pattern_of(path, is_folder=path.is_dir())
         after = tuple(each for each in before if each != own)
         if rules_of_user.own_rule_for(path, around, with_rules(session.settings, after)):
             after = (*after, f"!{own}")  # the rule names others, too

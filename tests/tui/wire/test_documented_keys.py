@@ -377,7 +377,7 @@ CHECKS: dict[str, Callable[[Walker], None]] = {
 ELSEWHERE = {
     "quit": "tests/tui/wire/test_pty.py",
     "other_model": "tests/tui/management/test_bytes.py",
-    "leave_out": "tests/tui/management/test_first_run.py",
+    "leave_out": "tests/tui/wire/test_screen_keys.py",
 }
 """Keys that end the program or belong to its first run, and the tests that press them."""
 

@@ -341,6 +341,7 @@ def test_the_keys_of_the_first_run(tmp_path: Path) -> None:
     for name in ("alpha", "beta"):
         (tmp_path / "papers" / name).mkdir(parents=True)
         (tmp_path / "papers" / name / "note.md").write_text("The gate is green.\n")
+    (tmp_path / "papers" / "beta" / "weather.log").write_text("It rained.\n" * 150_000)
     home = {
         "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "DESK_RAG_DATA_DIR": str(tmp_path / "data"),
     }  # fmt: skip
@@ -353,7 +354,7 @@ def test_the_keys_of_the_first_run(tmp_path: Path) -> None:
         walker.send(_DOWN + _DOWN + _UP + _DOWN + _TAB)
         terminal.until(lambda: terminal.text.count("~/papers/beta/") == 1 and "~/papers/alpha" not in terminal.text)
         walker.send(_ENTER)
-        walker.sees("will read", "1 file")
+        walker.sees("will read", "2 files", "leaves weather.log out")
         walker.send(_ESCAPE)
         walker.sees_no("will read")
         walker.press("other_model")
@@ -361,9 +362,12 @@ def test_the_keys_of_the_first_run(tmp_path: Path) -> None:
         walker.send(_ESCAPE)
         walker.sees("Which folder")
         walker.send(_ENTER)
-        walker.sees("will read")
+        walker.sees("will read", "leaves weather.log out")
+        walker.send("\x14")
+        walker.sees("1 file", "weather.log, by your choice")
         walker.send(_ENTER)
         walker.sees(PROMPT)
+        assert "weather.log" in (tmp_path / "desk-rag" / "config.toml").read_text()
         terminal.send("\x11")
         assert terminal.wait() == 0
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from desk_rag.errors import ModelError
-from desk_rag.owned_folder import Folder, create_beside, open_folder
+from desk_rag.owned_folder import Folder, create_beside, open_folder, proven
 
 _PIECE = 1 << 22
 _PATIENCE = 5.0
@@ -110,10 +110,15 @@ def _fetch_into(folder: Folder, name: str, revision: str, file: LargeFile, bar: 
 
 
 def _begin(folder: Folder, sha256: str) -> str:
-    """Create an empty file for a download and return its name."""
+    """Create an empty file for a download and return its name, which no other file has."""
     temporary, descriptor = create_beside(folder, sha256)
     part = _part_name(sha256, os.fstat(descriptor))
     os.close(descriptor)
+    if part in folder.names():  # left from a file whose inode is free again; this one stays taken for the next try
+        try:
+            return _begin(folder, sha256)
+        finally:
+            folder.unlink(temporary, proven)
     folder.replace(temporary, folder, part)
     return part
 

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag import owned_folder
+from desk_rag.model.library import resumable
+from desk_rag.owned_folder import Folder
 from tests.model.library.hub_server import NAME, Hub, serve
 from tests.model.prequantized import write_plain
 
@@ -168,6 +171,28 @@ def test_a_file_in_the_hubs_cache_that_was_not_begun_here_is_left_alone(user: Us
     assert again.returncode == 0, again.stderr
     assert user.hub.ranges[-1] == "" and other.read_bytes() == written == part.read_bytes()
     assert set(names) < {path.name for path in part.parent.iterdir()}
+
+
+def test_a_download_is_not_begun_under_the_name_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inode is given out again, so that a copy may have the name that the next download would get."""
+    copies: list[Path] = []
+
+    def create_beside(folder: Folder, name: str) -> tuple[str, int]:
+        temporary, descriptor = owned_folder.create_beside(folder, name)
+        if not copies:
+            copies.append(folder.path / resumable._part_name(name, os.fstat(descriptor)))
+            copies[0].write_text("a person's own")
+        return temporary, descriptor
+
+    monkeypatch.setattr(resumable, "create_beside", create_beside)
+    folder = owned_folder.open_folder(tmp_path, None, follow=True)
+    part = resumable._begin(folder, "0" * 64)
+    assert resumable._begun_here(folder, "0" * 64) == part
+    folder.close()
+    assert copies[0].read_text() == "a person's own"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([part, copies[0].name])
 
 
 def test_a_gated_model_names_the_page_and_the_command(user: User) -> None:

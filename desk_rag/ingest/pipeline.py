@@ -188,7 +188,7 @@ class _FolderSync:
         self._documents = store.listing.matching(root)
         """All documents of the folder as numbers: with a row for each, the memory would grow with the folder."""
         self._is_met = bytearray(max(self._documents, default=0) + 1)
-        """Whether the walk met a document, by its number."""
+        """One byte per document number: 1 if the walk met the document."""
         self._rows: dict[Path, DocumentRow] = {}
         """Rows of the others: gone, moved, or in a folder that is now excluded."""
         away = sum(store.listing.count(folder.path).indexed for folder in absent)

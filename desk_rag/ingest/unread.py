@@ -104,7 +104,7 @@ class UnreadFiles:
         if len(self.kinds) <= _MOST_KINDS:
             return self.summary
         kept, others = self.kinds[: _MOST_KINDS - 1], self.kinds[_MOST_KINDS - 1 :]
-        return UnreadFiles(self.files, (*kept, ("of other kinds", sum(count for _, count in others)))).summary
+        return replace(self, kinds=(*kept, ("of other kinds", sum(count for _, count in others)))).summary
 
     @property
     def hint(self) -> str:

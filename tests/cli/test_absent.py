@@ -91,7 +91,7 @@ def test_vanished_files_are_listed_kept_and_confirmed(desk: Desk) -> None:
     assert "the files of 8 documents are gone; they leave the index in 2 days" in desk.run("status")
     listed = desk.run("deletions")
     assert f"{shown_path(desk.docs)}: 8 files that desk-rag had read cannot be found any more.\n" in listed
-    assert "and forgets 8 of them in 2 days.\n" in listed and "  key.txt\n" in listed
+    assert "and forgets them in 2 days.\n" in listed and "  key.txt\n" in listed
     assert f"To forget them now:  desk-rag deletions --confirm {desk.docs}\n" in listed
     assert "contradict" in desk.run("deletions", "--keep", str(key), "--confirm", str(key), code=2)
     assert "No indexed file below" in desk.run("deletions", "--keep", str(desk.docs / "0.txt"), code=2)

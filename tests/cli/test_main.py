@@ -343,7 +343,7 @@ def test_index_and_status_count_unread_files_by_kind(
     assert indexed.code == 3
     status = run(capsys, "status", *where).out
     for shown in (indexed.err.splitlines()[-1], next(line for line in status.splitlines() if "left out" in line)):
-        counted = re.search(r"27 files not read: (.*) \(desk-rag why FOLDER lists them\)", shown)
+        counted = re.search(r"27 files left out: (.*) \(desk-rag why FOLDER lists them\)", shown)
         assert counted and set(counted[1].split(", ")) == groups and counted[1].startswith("22 images")
     report = json.loads(run(capsys, "index", str(documents), "--no-kv", "--json", *where).out)["not_read"]
     assert report["files"] == 27 and report["kinds"]["images"] == 22

@@ -136,7 +136,7 @@ def test_wrong_words_are_refused(desk: Desk, tmp_path: Path) -> None:
     several_lines.write_text("one?\ntwo?\n")
     for words, why in (
         (["--batch", str(empty)], "holds no question"),
-        (["--batch", str(binary)], "no UTF-8"),
+        (["--batch", str(binary)], "not UTF-8"),
         (["--batch", str(tmp_path / "missing.txt")], "cannot be read"),
         ([FINE, "--batch", str(empty)], "takes the place of the question"),
         (["--batch", str(several_lines), "--continue"], "cannot continue a chat"),

@@ -34,6 +34,7 @@ from desk_rag.answering.requirements.objections import Objections, says_all
 from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import Lookup, look_up
+from desk_rag.answering.requirements.statements.offices import names_holder
 from desk_rag.documents.sentences import quotable, quoted_parts, stands_in
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
@@ -51,6 +52,8 @@ _LEAD = 3.0
 """Log-odds by which a sentence must lead to be the one about what the question names."""
 _TELLS_DOING = 2.0
 """Log-odds that a sentence gains that tells what the question says that somebody did."""
+_NAMES_HOLDER = 2.0
+"""Log-odds that a sentence gains that names the holder of the office that is asked for."""
 _OTHER_KIND_NATS = 16.0
 """Nats that a short answer of another kind loses."""
 _NUM_SPANS = 12
@@ -156,6 +159,7 @@ class _Penalties:
         sentence = place.text[begin:end]
         penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
         penalty -= _TELLS_DOING * tells_doing(self.question, sentence, place.labels)
+        penalty -= _NAMES_HOLDER * names_holder(self.question, sentence)
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
         unmet += self.objections.penalty(sentence) + self.objections.of_origin(place, sentence)
         unmet += self.objections.of_cause(sentence) + self.siblings[place].penalty(sentence)

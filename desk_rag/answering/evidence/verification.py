@@ -20,6 +20,7 @@ from desk_rag.answering.requirements.objections import Objections, asks_whether,
 from desk_rag.answering.requirements.places import Place, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import fields, look_up
+from desk_rag.answering.requirements.statements.offices import names_holder
 from desk_rag.answering.requirements.stems import content_stems, coverage, has_stem
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ def verify_answer(
     if verdict.probability < least and not all(_CLOCK.fullmatch(each) for each in unmet):
         return replace(verdict, supported=False, unmet=unmet)
     if single is not None:
+        verdict = replace(verdict, supported=verdict.supported or names_holder(question, single.quote))
         place = place_of_source(by_number[single.source_number])
         unmet = (*unmet, *missing_subjects(question, single.quote, place))
     objected = single is not None and (

@@ -91,8 +91,8 @@ _DATE = re.compile(
 _AMBIGUOUS = frozenset({"to", "ti", "ni", "sei", "once", "elf", "due", "tres", "sept", "fire", "sex", "otto"})
 """Number words of one language that are ordinary words of another."""
 _WORDS_NO_NAMES = """i the a an this that these those it he she they we you yes no if when while after before in on
-    at for from with as according based note however also english german french and but or euro euros celsius fahrenheit
-    beaufort internet pdf document documents passage passages source sources"""
+    at for from since until till during with as according based note however also english german french and but or
+    euro euros celsius fahrenheit beaufort internet pdf document documents passage passages source sources"""
 _NO_NAMES = frozenset(_WORDS_NO_NAMES.split())
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;\n|•]|[-*]\s|[\"“„«(])\s*$")
 _GERMAN_WORDS = "der die das und ist nicht ein eine mit für auf wird sind von dem den des im zu zur zum"

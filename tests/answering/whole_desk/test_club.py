@@ -84,6 +84,11 @@ def test_the_answer_is_what_holds_of_the_thing_asked_about(engine: AnswerEngine,
     assert any(line.lstrip("£").removeprefix("The ").startswith(answer) for line in lines), lines
 
 
+def test_the_newest_holder_is_doubted_where_no_minutes_speak_of_the_body(engine: AnswerEngine) -> None:
+    text = printed(engine, "Who is the treasurer of the chess club?")
+    assert "could not find" in text or "read it before you rely on it" in text
+
+
 @pytest.mark.parametrize(
     "question",
     ["Who won the shield for the fastest quad in 2023?", "What is the excess of my car insurance?"],

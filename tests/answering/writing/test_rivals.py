@@ -64,6 +64,7 @@ def test_a_swapped_fact_is_doubted(right: str, swapped: str, monkeypatch: pytest
     ("claim", "text"),
     [
         ("Since September 2025 it is closed.", "Minutes of 2025-09-09: it is closed."),
+        ("Until March 2024 it is open.", "Open until 2024-03-31."),
         ("It was flooded in 1958.", "It was flooded in the spring of fifty-eight."),
         ("It was flooded in 1958.", "ask gran about the flood of '58"),
         ("Breakfast is at 7:30.", "Breakfast is at half past seven."),

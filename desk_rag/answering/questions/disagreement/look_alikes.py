@@ -138,7 +138,7 @@ def with_others(
             continue
         done = event.answer
         successor = newer_holder(store, done, question, under)
-        if successor is not None:
+        if successor is not None and successor.is_of_body:
             done = replace(done, support=max(done.support or 0.0, _NAMED_AS_HOLDER), unmet=())
             event = Finished(done)
         rows = _others(store, done, question, under)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ WRITE = "\x1bx"
 def test_an_editor_that_cannot_be_started_leaves_the_app_alive(
     tmp_path: Path, script: str | None, message: str
 ) -> None:
-    editor = tmp_path / "ed"
+    editor = tmp_path / "editor-of-a-test"
     if script:
         editor.write_text(script)
         editor.chmod(0o700)
-    terminal = Terminal(["-m", "tests.tui.scripted"], columns=160, env={"VISUAL": str(editor)})
+    env = {"VISUAL": editor.name, "PATH": f"{tmp_path}:{os.environ['PATH']}"}  # a message with a path would be broken
+    terminal = Terminal(["-m", "tests.tui.scripted"], columns=160, env=env)
     try:
         terminal.until(lambda: "Ask about your files" in terminal.text and "watching" in terminal.text)
         terminal.send(WRITE)

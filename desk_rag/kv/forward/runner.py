@@ -237,10 +237,14 @@ class ModelRunner:
         if compiled is None:
             return
         actual = self._probe(ModelPass(self._model, self.cache), probe_ids)
-        decoder.compiled = None
-        deviation = _difference(self._probe(ModelPass(self._model, self.cache), probe_ids), actual)
-        if deviation < _MAX_STEP_DEVIATION:
-            decoder.compiled = compiled
+        decoder.compiled, differ = None, False
+        try:
+            deviation = _difference(self._probe(ModelPass(self._model, self.cache), probe_ids), actual)
+            differ = not deviation < _MAX_STEP_DEVIATION
+        finally:  # a pass that fails, for want of memory say, tells nothing about them
+            if not differ:
+                decoder.compiled = compiled
+        if not differ:
             return
         _log.warning("The compiled layers differ from the reference by %.2g; torch's operations are used", deviation)
         self.step = DecodeStep.of(self._model, self.cache, self.slots.tables)

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import torch
 
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.runner import ModelRunner
+from desk_rag.kv.forward.runner import ModelPass, ModelRunner
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.embedded import compiled_layers, kernels, threads
@@ -231,6 +231,23 @@ def test_layers_that_say_something_else_are_not_used(
 
 
 @needs_kernels
+def test_layers_stay_in_use_if_their_check_fails(reader: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = reader.module.model.compiled
+    slab = ModelRunner(reader, prefill_prefix(reader), build_tables(reader, 60), 60)
+    real = ModelPass.forward
+
+    def forward(self: ModelPass, token_ids: Sequence[int], start: int) -> torch.Tensor:
+        if reader.module.model.compiled is None:
+            raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
+        return real(self, token_ids, start)
+
+    monkeypatch.setattr(ModelPass, "forward", forward)
+    with pytest.raises(torch.OutOfMemoryError):
+        slab.prepare([30, 31, 32])
+    assert compiled is not None and reader.module.model.compiled is compiled
+
+
+@needs_kernels
 def test_it_is_compiled_once(tmp_path: Path, anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
     assert kernels.state() == "compiled when a model is first loaded"
@@ -250,17 +267,17 @@ def test_it_is_compiled_once(tmp_path: Path, anew: None, monkeypatch: pytest.Mon
 def test_only_what_was_compiled_here_is_loaded_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling needs no CPU of that kind; loading does."""
     monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
-    compiled = kernels._compiled(tmp_path, kernels._REQUIRED)
+    compiled = kernels._compiled(tmp_path, kernels._AVX2)
     assert compiled.read_bytes().startswith(b"\x7fELF") and list(tmp_path.iterdir()) == [compiled]
     monkeypatch.setenv("CC", shutil.which("false") or "false")
-    assert kernels._compiled(tmp_path, kernels._REQUIRED) == compiled, "it is compiled once"
+    assert kernels._compiled(tmp_path, kernels._AVX2) == compiled, "it is compiled once"
     others = [tmp_path / name for name in ("kernels-mine.so", f"kernels-{'0' * 16}.so", compiled.name, "thesis.md")]
     kernels.remove()
     assert list(tmp_path.iterdir()) == []
     for file in others:
         file.write_text("a person's own")
     with pytest.raises(subprocess.CalledProcessError):
-        kernels._compiled(tmp_path, kernels._REQUIRED)
+        kernels._compiled(tmp_path, kernels._AVX2)
     kernels.remove()
     assert [file.read_text() for file in others] == ["a person's own"] * 4
 

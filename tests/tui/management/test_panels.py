@@ -15,7 +15,7 @@ from desk_rag.tui.management.session import Session
 from tests.store.made import key, kv_files, kv_for
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import Open, World
-from tests.tui.scripted import ScriptedBackend
+from tests.tui.scripted import WARMING, ScriptedBackend
 
 
 def published(world: World, **changes: object) -> None:
@@ -35,7 +35,11 @@ async def test_activity_says_how_far_and_why_it_waits(opened: Open, world: World
             store.record_outcome(path, FileState.FAILED, f"{path} could not be read: I/O error.", None)
     async with opened() as pilot:
         await pilot.press("f4")
+        await until(pilot, lambda: "everything is up to date" in screen_text(pilot.app))
+        assert "2.5 a second" not in screen_text(pilot.app), "the status bar says that nothing is to be done"
+        pilot.app.backend.now = WARMING
         await until(pilot, lambda: "2.5 a second · 4 min left" in screen_text(pilot.app))
+        assert "everything is up to date" not in screen_text(pilot.app)
         assert f"indexed by process {os.getpid()}" in screen_text(pilot.app)
         assert "roof⟨U+202E⟩.txt" in screen_text(pilot.app)
         assert "1  is not a PDF that can be opened" in screen_text(pilot.app), "failures by reason, without paths"

@@ -56,7 +56,7 @@ class _Weights:
 
 
 _MIN_SPAN_SCORE, _MAX_SPAN_SCORE = -8.0, 12.0
-_WITH_SPAN_SCORE = _Weights(-3.94, 2.99, 0.0, 1.87, 0.0, -1.8, span_score=0.415)
+_WITH_SPAN_SCORE = _Weights(-3.94, 2.99, 0.0, 1.87, 0.0, -2.5, span_score=0.415)
 """For answers with one quote, selected with the span scorer. See "Evidence selection and verification" in
 bench/LOG.md for how all weights and thresholds were fitted and what they withhold."""
 

@@ -29,6 +29,12 @@ needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="no kernels
 ROWS = (1, 2, 3, 4, 16, 17, 31, 33, 130)
 
 
+@pytest.fixture(scope="module")
+def reader() -> LanguageModel:
+    """The embedded reader, as no other file of tests has used it."""
+    return load_model(ModelSettings(device="cpu"))
+
+
 @pytest.fixture
 def anew() -> Iterator[None]:
     """Have kernels looked for again, in this test and behind it."""

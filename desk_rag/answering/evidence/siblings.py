@@ -47,7 +47,7 @@ class Siblings:
         return max(min(_MOST, _PER_WORD * max(more, default=0)), self._older(sentence, own, rivals))
 
     def _older(self, sentence: str, own: set[str], rivals: Sequence[tuple[str, str, set[str]]]) -> float:
-        """What a dated line loses where the question asks for the last one, and a later one says as much of it."""
+        """Return the penalty of a dated line if the question asks for the last one and a later line fits as well."""
         day = _day(sentence) if _ASKS_LAST.search(self.question) else None
         if day is None:
             return 0.0

@@ -93,7 +93,7 @@ def tells_doing(question: str, sentence: str, labels: str) -> bool:
 
 
 def _of_another_row(question: str, quote: str, place: Place) -> tuple[str, ...]:
-    """What a question is about, if the quoted row of a table shares with it only what all rows have.
+    """Return the subject that a quoted table row lacks, if it shares only column names with the question.
 
     'The serial number of the dishwasher' is not that of the washing machine, though both have one.
     """
@@ -144,7 +144,7 @@ def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
 
 
 def _of_another_sentence(question: str, quote: str, place: Place) -> tuple[str, ...]:
-    """What a question is about, if the quote is about another name and another sentence of the passage has it all.
+    """Return the subject that the quote lacks, if it names another and a neighbouring sentence fits in full.
 
     'The tent is with Rosa, who returned it in June' tells nothing of 'The canoe is with Winnie'.
     """

@@ -33,7 +33,7 @@ _NAME = re.compile(r"(?<![\w’'])[^\W\d_][\w&’'-]*")
 _OWNER = re.compile(r"['’]s?$")
 _UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), (?P<label>[^:,;\n]{2,30}): ", re.M)
 _BEFORE_DASH = re.compile(r"(?:[^:\n]{2,24}:\s)?(?P<name>[^\W\d_a-z]\w+(?:\s[^\W\d_a-z]\w+)?)\s+[-–—]\s")
-"""What is told of one person or thing in a line about several: 'Allergies: Bruno - penicillin. Helen - none.'"""
+"""Entry about one name in a line about several: 'Allergies: Bruno - penicillin. Helen - none.'"""
 _NO_NAMES = frozenset(
     "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr christmas easter".split()  # noqa: SIM905
 )

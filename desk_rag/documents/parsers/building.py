@@ -16,7 +16,7 @@ _TYPESETTING = str.maketrans(
     {"\u00ad": "", "\u200b": "", "\u2060": "", "\ufeff": "", "\uf0b7": "•", "\uf0a7": "▪",
      "\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "\ufb04": "ffl"}
 )  # fmt: skip
-"""Soft hyphens, marks without width and ligatures, which nobody types in a question; bullets of symbol fonts."""
+"""Soft hyphens, zero-width marks and ligatures, which are not typed in questions; bullets of symbol fonts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What is added to an answer about one fact, or speaks against it: its day, a newer holder, another thing."""
+"""Checks of an answer about one fact: the day of its entry, a newer holder, another thing."""

@@ -1,1 +1,1 @@
-"""What a sentence says of the thing that is asked about: that it is over, its contrary, or nothing of it."""
+"""Relation of a sentence to the thing asked about: over, contrary, or about something else."""

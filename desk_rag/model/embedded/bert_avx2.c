@@ -1,13 +1,13 @@
 /* The embedder's BERT on a CPU with AVX2 alone; see kernels.py. Matrices and what is multiplied by them are codes from
    -MOST to MOST (products_avx2.h), whose errors are a third of bfloat16's; everything else is fp32. */
 
-#include "products.h"
+#include "vectors.h"
 
 #if LANES == 8
 
 #define DIM 32 /* width of a head */
 #include "attention.h"
-
+#include "products.h"
 
 typedef struct {
     Matrix inward, outward, widen, narrow; /* wide ones */

@@ -19,6 +19,10 @@ from desk_rag.model.packed_linear import replace_linears
 _FINE = 254.0
 """Steps of the second number in one step of the first, so that both stay within -127 to 127."""
 _SMALLEST = 1e-30
+_ZERO = 128
+"""Added to every number, because VNNI multiplies unsigned bytes by signed ones; torch subtracts it from the sums. With
+signed ones, oneDNN takes the place of one AVX-512 product by ten thousand others.
+"""
 _BLOCK = 1 << 17
 """Weights that are coded at a time: what a processor's cache holds."""
 
@@ -43,12 +47,12 @@ class Int8Linear(torch.nn.Module):
         step = largest.div_(127.0).clamp_min_(_SMALLEST)
         exact = flat / step
         coarse = exact.round()
-        planes = torch.empty(2, count, self.in_features, dtype=torch.int8)
-        planes[0] = coarse
-        planes[1] = exact.sub_(coarse).mul_(_FINE).round_()
+        planes = torch.empty(2, count, self.in_features, dtype=torch.uint8)
+        planes[1] = exact.sub_(coarse).mul_(_FINE).round_().add_(_ZERO)
+        planes[0] = coarse.add_(_ZERO)
         sums = self._multiply(
-            planes.view(2 * count, -1), 1.0, 0, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32,
-            "none", [], "",
+            planes.view(2 * count, -1), 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0,
+            torch.float32, "none", [], "",
         )  # fmt: skip
         product = torch.add(sums[:count], sums[count:], alpha=1.0 / _FINE).mul_(step)
         if self.bias is not None:

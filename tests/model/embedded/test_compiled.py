@@ -26,6 +26,9 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
 
 needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="no kernels for this CPU, or no C compiler")
+needs_compiler = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or kernels.compiler() is None, reason="no C compiler"
+)
 ROWS = (1, 2, 3, 4, 16, 17, 31, 33, 130)
 
 
@@ -112,6 +115,8 @@ def test_kernels_whose_products_are_wrong_are_not_used(
         (tmp_path / file.name).write_text(text.replace("load(m->scales + column)", "1.001f * load(m->scales + column)"))
     monkeypatch.setattr(kernels, "_SOURCES", tuple(tmp_path / file.name for file in kernels._SOURCES))
     monkeypatch.setattr(kernels, "_HEADERS", tuple(tmp_path / file.name for file in kernels._HEADERS))
+    best = kernels._feature_sets()[0]
+    monkeypatch.setattr(kernels, "_feature_sets", lambda: (best,))
     monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path / "compiled"))
     assert kernels.library() is None
     assert "their products are wrong" in caplog.text
@@ -267,9 +272,7 @@ def test_it_is_compiled_once(tmp_path: Path, anew: None, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or kernels.compiler() is None, reason="no C compiler"
-)
+@needs_compiler
 def test_only_what_was_compiled_here_is_loaded_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling needs no CPU of that kind; loading does."""
     monkeypatch.setenv("DESK_RAG_KERNELS", str(tmp_path))
@@ -286,6 +289,14 @@ def test_only_what_was_compiled_here_is_loaded_or_removed(tmp_path: Path, monkey
         kernels._compiled(tmp_path, kernels._AVX2)
     kernels.remove()
     assert [file.read_text() for file in others] == ["a person's own"] * 4
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", SETS)
+def test_they_compile_for_every_kind_of_cpu(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On whatever CPU, and without optimising, which takes most of the time."""
+    monkeypatch.setattr(kernels, "_OPTIONS", ("-O0", *kernels._OPTIONS[1:]))
+    assert kernels._compiled(tmp_path, SETS[kind]).read_bytes().startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize("case", ["switched off", "no compiler", "a compiler that fails", "a folder of others"])

@@ -41,6 +41,15 @@ def test_a_row_has_the_same_product_alone_and_among_others() -> None:
     assert all(torch.equal(module(row[None])[0], product) for row, product in zip(rows, whole, strict=True))
 
 
+def test_no_product_goes_the_way_of_onednns_reference(capfd: pytest.CaptureFixture[str]) -> None:
+    """Which takes any numbers, one after the other, ten thousand times as long."""
+    module, rows = Int8Linear(*matrix(96, 64)), torch.randn(5, 64)
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        module(rows)
+    products = [line for line in capfd.readouterr().out.splitlines() if ",exec,cpu,matmul," in line]
+    assert products and not [line for line in products if ",matmul,ref" in line]
+
+
 def test_rows_of_zeros_give_zeros() -> None:
     assert torch.equal(Int8Linear(*matrix(8, 16))(torch.zeros(2, 16)), torch.zeros(2, 8))
 

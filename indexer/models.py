@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
-from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.names import keep_embedder, keep_namespaces
+from desk_rag.model.memory.heap import trim_memory
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine

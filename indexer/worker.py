@@ -20,7 +20,6 @@ from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, told_to_user
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob, Task, look, settle_wait
-from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.parts import Loader, Parts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL, remove_single_files
@@ -28,6 +27,7 @@ from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice,
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import add_token_vectors, embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
+from desk_rag.model.memory.heap import trim_memory
 from desk_rag.store.maintenance.scrubbing import Scrubber
 
 _log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ a fork with mounts of its own.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from desk_rag.store.presence import absent_folders
 from tests.ingest.absent_world import HOUR, World, absent, removed
 
 USB = "usb"
+_LONGEST = 150.0
+"""Seconds after which a case says where each of its threads is, and ends."""
 _CLONE_NEWNS = 0x20000
 """As in sched.h; `os.unshare` is newer than Python 3.11."""
 
@@ -244,6 +247,7 @@ def _run(case: str, place: Path) -> int:
     code = 1
     try:
         os.dup2(os.open(place / "said", os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        faulthandler.dump_traceback_later(_LONGEST, exit=True)
         if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
             raise OSError(ctypes.get_errno(), "no mounts of its own")
         CASES[case](place)

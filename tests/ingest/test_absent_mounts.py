@@ -35,6 +35,7 @@ def steps() -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE, text=True, bufsize=1, env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as process:  # fmt: skip
         yield process
+        process.kill()
 
 
 _SLOW = {"unmounted_while_a_service_watches"}

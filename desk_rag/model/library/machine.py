@@ -52,8 +52,11 @@ def _weights_per_second(dtype: torch.dtype, form: str = "none") -> float:
     """Weights that a row is multiplied by in a second, in the form in which a model of this dtype is held."""
     row = torch.full((1, _INNER), 0.5, dtype=dtype)
     matrices = torch.nn.ModuleList(
-        torch.nn.Linear(_INNER, _OUTER, bias=False, dtype=row.dtype) for _ in range(_MATRICES)
+        torch.nn.Linear(_INNER, _OUTER, bias=False, dtype=row.dtype, device="meta").to_empty(device="cpu")
+        for _ in range(_MATRICES)
     )
+    for weight in matrices.parameters():
+        torch.nn.init.constant_(weight, 0.01)  # random numbers would take longer than the products
     if form != "none":
         placer = placing.MatrixPlacer(matrices, matrices, form)
         for name, weight in list(matrices.named_parameters()):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
-import sys
 from collections.abc import Iterator
 
 import torch
 
 from desk_rag.errors import OutOfMemory
+from desk_rag.model.memory.heap import trim_memory
 
 _WORDS = ("out of memory", "can't allocate memory", "not enough memory", "_STATUS_ALLOC_FAILED")
 """In messages of RuntimeError by which allocators and libraries other than torch's own for GPUs say it."""
@@ -32,8 +31,8 @@ def release_unused(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
-        library.malloc_trim(0)
+    else:
+        trim_memory()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ packed in fp16 (`model/packed_linear`). All else becomes fp32, but for the word 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.memory.device import release_unused
+from desk_rag.model.memory.heap import trim_memory
 from desk_rag.model.on_cpu import int4_linear
 from desk_rag.model.packed_linear import LinearGroup, PackedLinear, PackedPart, linear_groups, packable
 
@@ -100,6 +102,10 @@ class MatrixPlacer:
         names = [name for name, _ in group.linears]
         if any(self._awaited[name] for name in names):
             return
+        self._put_in_place(group, names)
+        trim_memory()  # else what was read leaves gaps between what is kept, which take as much again
+
+    def _put_in_place(self, group: LinearGroup, names: Sequence[str]) -> None:
         biases = [self._biases.pop(name) for name in names if name in self._biases]
         if self._kind == PACKED:
             parts = [self._plain.pop(name) for name in names]

@@ -16,6 +16,7 @@ from desk_rag.ingest.pipeline import sync_folder
 from desk_rag.model.prompt import load_prompt
 from desk_rag.store.store import Store
 from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.management import aside
 from desk_rag.tui.management.session import Session
 from tests.tui.conftest import until
 from tests.tui.scripted import ScriptedBackend
@@ -81,6 +82,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     new = World(folder, settings, config)
     new.sync()
     return new
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the UI computes in a process beside it is computed in this one, which has imported the libraries."""
+    monkeypatch.setattr(aside, "each", lambda function, *arguments: function(*arguments))
 
 
 @pytest.fixture

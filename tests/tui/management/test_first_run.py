@@ -159,7 +159,9 @@ async def test_a_folder_that_is_new_is_told_of_while_one_may_ask(tmp_path: Path)
     assert not (tmp_path / "config.toml").exists()
 
 
-async def test_another_model_is_checked_before_it_is_taken(fresh: DeskRagApp, tmp_path: Path, reader_dir: Path) -> None:
+async def test_another_model_is_checked_before_it_is_taken(
+    fresh: DeskRagApp, here: None, tmp_path: Path, reader_dir: Path
+) -> None:
     async with fresh.run_test(size=(100, 30), notifications=True) as pilot:
         await until(pilot, lambda: "Downloads" in screen_text(fresh))
         await pilot.press("ctrl+o")

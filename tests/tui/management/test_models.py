@@ -22,7 +22,7 @@ from tests.tui.scripted import ScriptedBackend
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU, the same everywhere."""
     monkeypatch.setattr(machine, "measure", lambda _settings, text: Machine(0, 0, 12 << 30, 1 << 30, text))
     monkeypatch.setattr(machine, "with_rates", lambda measured, _settings: measured)

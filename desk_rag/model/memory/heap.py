@@ -1,7 +1,7 @@
-"""Return freed memory to the operating system between runs.
+"""Return freed memory to the operating system, between blocks that are in use.
 
-Embedding and prefilling chunks of many different lengths fragments glibc's heap, so that a watcher keeps growing
-(bench/LOG.md, "Memory of a watcher").
+Tensors of many different lengths fragment glibc's heap: a watcher keeps growing (bench/LOG.md, "Memory of a watcher"),
+and a model whose weights are read and packed one by one takes twice its size until that ends.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import psutil
-from desk_rag.indexer.machine.memory import trim_memory
+from desk_rag.model.memory.heap import trim_memory
 blocks = [bytearray(60_000) for _ in range(4000)]  # below malloc's threshold for memory maps of its own
 pins = [bytearray(600) for _ in range(200)]
 kept = blocks[::400]

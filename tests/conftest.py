@@ -52,6 +52,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+def pytest_sessionfinish() -> None:
+    """Spare what is left: pytest collects garbage five times at its end, for up to a second each."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests away from the settings file of the person who runs them."""

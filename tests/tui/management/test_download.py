@@ -101,6 +101,7 @@ def test_a_model_is_named_offered_stopped_fetched_and_chosen(user: User) -> None
     assert user.terminal.wait() == 0
 
 
+@pytest.mark.slow  # a further refusal: the next test has one, and tests/model/library this one
 def test_a_gated_model_names_the_page_and_the_command(user: User) -> None:
     user.hub.gated = True
     user.wants_the_model()
@@ -134,6 +135,7 @@ _HAS_MOUNTS = (
 )
 
 
+@pytest.mark.slow  # as above
 @pytest.mark.skipif(not _HAS_MOUNTS, reason="no private mounts here")
 def test_a_drive_without_room_is_said_before_and_one_that_fills_up_after(model: Path, tmp_path: Path) -> None:
     (tmp_path / "hub").mkdir()

@@ -25,7 +25,6 @@ from tests.tui.scripted import ScriptedBackend
 def small(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU, the same everywhere."""
     monkeypatch.setattr(machine, "measure", lambda _settings, text: Machine(0, 0, 12 << 30, 1 << 30, text))
-    monkeypatch.setattr(machine, "with_rates", lambda measured, _settings: measured)
 
 
 def test_the_embedded_reader_stands_first_and_a_missing_model_says_why(world: World) -> None:

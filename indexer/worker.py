@@ -319,7 +319,8 @@ class Worker:
                 self._note_end(stage, progress, is_suspended=is_suspended and stage is IndexStage.WARM)
             except Exception as error:
                 self._report(stage, error)
-                self._stages_again = time.monotonic() + _RETRY_SECONDS
+                if not self._stages_again:  # else somebody asked for the next run during this one
+                    self._stages_again = time.monotonic() + _RETRY_SECONDS
             if self._halt():
                 self._stages_again = time.monotonic()
                 return

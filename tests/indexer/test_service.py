@@ -445,6 +445,21 @@ def test_a_stage_that_fails_is_told_once_with_its_remedy_and_that_it_goes_on(mak
     assert running.notices()[1].is_over and running.service.notices() == ()
 
 
+def test_a_run_of_the_stages_that_is_asked_for_while_one_fails_is_not_put_off(make: Make, embedder: Embedder) -> None:
+    tries = []
+
+    def load() -> Embedder:
+        tries.append(1)
+        if len(tries) > 1:
+            return embedder
+        running.service._worker.begin_stages()
+        raise ModelNotFound("There is no embedder at /there.", remedy="Put it back.")
+
+    running = make(load_embedder=load)
+    running.service.start()
+    wait_for(lambda: running.counts() == (2, 2, 2), 40)
+
+
 def test_caches_wait_once_enough_was_written_today(make: Make, docs: Path, settings: Settings) -> None:
     running = make(idle=settings.idle.model_copy(update={"write_gib_per_day": 1e-6}))
     running.service.start()

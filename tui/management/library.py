@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _RULE_FILES = frozenset((b".gitignore", b".deskragignore"))
 _MOST_LOOKED_AT = 200_000
 """Number of directory entries that are searched for files not yet read."""
+_MOST_TEXT = 200_000
+"""Characters of a file's text that are shown; more would take seconds to wrap."""
 
 
 class Shown(Enum):
@@ -141,8 +143,17 @@ class Library:
         """Return the folder above; None, for the list of folders, above an indexed folder."""
         return None if folder in self.roots() else folder.parent
 
-    def browse(self, folder: Path | None, words: str = "", shown: Shown = Shown.ALL) -> Listed:
-        """Return what is directly in `folder`; with `words`, all files below it whose path holds them."""
+    def browse(
+        self,
+        folder: Path | None,
+        words: str = "",
+        shown: Shown = Shown.ALL,
+        stop: Callable[[], bool] | None = None,
+    ) -> Listed:
+        """Return what is directly in `folder`; with `words`, all files below it whose path holds them.
+
+        Raises Cancelled once `stop` returns True, unless the list is there by then.
+        """
         store = self._session.store()
         terms = words.split()
         if folder is None and not terms:
@@ -150,7 +161,7 @@ class Library:
         if store is None:
             return Listed(folder, waiting=() if folder is None or terms else tuple(_files_in(folder, set())))
         if terms or folder is None:
-            return Listed(folder, documents=store.listing.matching(folder, terms, shown.states))
+            return Listed(folder, documents=store.listing.matching(folder, terms, shown.states, stop))
         pins = set(store.pins())
         counted = {counts.path: counts for counts in store.listing.subfolders(folder)}
         folders = [_folder(counts, pins) for counts in counted.values() if _shows(counts, shown)]
@@ -199,15 +210,18 @@ class Library:
         """Return the state of a file or folder and the rule or reason behind it."""
         return explain(self._session.store(), path, self._session.settings)
 
-    def text(self, path: Path, most: int = 20_000) -> str:
-        """Return the text that was read from a file, about the first `most` characters of it."""
+    def text(self, path: Path) -> str:
+        """Return the text that was read from a file, about `_MOST_TEXT` characters of it at most; '' without text."""
         store = self._session.store()
         parts: list[str] = []
+        size = 0
         for passage in store.passages_of(path) if store is not None else ():
-            parts.append(passage.chunk.text)
-            if sum(map(len, parts)) > most:
+            if size > _MOST_TEXT:
+                parts.append(f"[The text goes on; only its first {size:,} characters are shown here.]")
                 break
-        return "\n\n".join(parts)
+            parts.append(passage.chunk.text)
+            size += len(passage.chunk.text)
+        return "\n\n".join(parts).strip()
 
     def _root(self, store: Store | None, root: Path) -> FolderEntry:
         if store is None:

@@ -27,7 +27,7 @@ from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import ListScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
-from desk_rag.tui.widgets.entry_line import detail, entry_line
+from desk_rag.tui.widgets.entry_line import detail, entry_line, in_words
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, safe
@@ -383,7 +383,7 @@ class LibraryScreen(ListScreen):
 
 
 def _reason(explanation: Explanation, path: Path) -> str:
-    reason = explanation.reason.removeprefix(f"{path} ")
+    reason = in_words(explanation.reason, path)
     return f"{explanation.state}: {reason}" if reason else explanation.state
 
 

@@ -368,10 +368,7 @@ class AnswerText:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDraft:
-    """The unfinished sentence of a model that writes: not checked yet, it may still be dropped.
-
-    Replaces the draft before it; the next AnswerText or Finished ends it.
-    """
+    """The unfinished sentence of a model that writes, not checked yet; stands until the next event with text."""
 
     text: str
 

@@ -18,6 +18,7 @@ from desk_rag.documents.status import FileState
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.explanation import Explanation, explain, is_as_read
 from desk_rag.ingest.unread import skipped_files
+from desk_rag.sanitize import home_path
 from desk_rag.store.presence import absent_folders
 
 if TYPE_CHECKING:
@@ -110,6 +111,18 @@ class Listed:
     def total(self) -> int:
         """Number of entries."""
         return len(self.folders) + len(self.documents) + len(self.waiting)
+
+    def nothing(self, shown: Shown, words: str, key: str) -> str:
+        """Return what stands in the list if it is empty; `key` lists files of another state."""
+        if words and shown is not Shown.ALL:
+            return f"No path in the list “{shown.value}” holds these words; {key} shows other files."
+        if words:
+            return "No path holds these words."
+        if self.folder is None:
+            return "No folder is indexed yet."
+        if shown is Shown.ALL:
+            return "Nothing in this folder."
+        return f"No file in this folder is in the list “{shown.value}”."
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +235,15 @@ class Library:
             parts.append(passage.chunk.text)
             size += len(passage.chunk.text)
         return "\n\n".join(parts).strip()
+
+    def titled_text(self, path: Path) -> tuple[str, str]:
+        """Return the text that was read from a file with its title, or else why there is none."""
+        text = self.text(path)
+        if text:
+            return f"{home_path(path)} · as desk-rag read it", text
+        known = self.why(path)
+        why = ": ".join(part for part in (known.state, known.reason.removeprefix(f"{path} ")) if part)
+        return home_path(path), f"There is no text of this file in the index.\n\n{why}"
 
     def _root(self, store: Store | None, root: Path) -> FolderEntry:
         if store is None:

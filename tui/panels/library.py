@@ -118,7 +118,7 @@ class LibraryScreen(ListScreen):
     def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
         self._listed, self._loading = listed, False
         self.title_right("all folders" if listed.folder is None else home_path(listed.folder))
-        empty = _nothing(self._shown, listed.folder, words, self.keymap.shown("show"))
+        empty = listed.nothing(self._shown, words, self.keymap.shown("show"))
         rows = self.query_one(EntryList)
         if again:
             rows.change(listed.total, empty=empty)
@@ -191,7 +191,7 @@ class LibraryScreen(ListScreen):
     def _entry_or_later(self, action: Callable[[], None]) -> Entry | None:
         """Return the highlighted entry; if it has not come yet, `action` is run when it has."""
         if self._typing is not None:
-            self._filter()
+            self._load(self._listed.folder)
         entry = None if self._loading else self._entry
         self._when_there = action if entry is None else None
         return entry
@@ -221,10 +221,7 @@ class LibraryScreen(ListScreen):
         self._loading = True
         self.workers.cancel_group(self, "list")
         self._stop_typing()
-        self._typing = self.set_timer(_FILTER_SECONDS, self._filter)
-
-    def _filter(self) -> None:
-        self._load(self._listed.folder)
+        self._typing = self.set_timer(_FILTER_SECONDS, partial(self._load, self._listed.folder))
 
     def _stop_typing(self) -> None:
         if self._typing is not None:
@@ -302,14 +299,7 @@ class LibraryScreen(ListScreen):
 
     def _read(self, path: Path) -> None:
         """Show the text that was read from a file, or why there is none."""
-        self.in_thread(partial(self._text_of, path), self._show_text, group="read")
-
-    def _text_of(self, path: Path) -> tuple[str, str]:
-        text = self._library.text(path)
-        if text:
-            return f"{home_path(path)} · as desk-rag read it", text
-        why = _reason(self._library.why(path), path)
-        return home_path(path), f"There is no text of this file in the index.\n\n{why}"
+        self.in_thread(partial(self._library.titled_text, path), self._show_text, group="read")
 
     def _show_text(self, titled: tuple[str, str]) -> None:
         title, text = titled
@@ -403,15 +393,3 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
     if is_left_out and entry.reason.startswith(OWN_REASON):
         exclude = Choice("allow", "r", "Read it from now on")
     return (*text, *again, exclude, Choice("forget", "f", "Forget it …"), Choice("copy", "c", "Copy its path"))
-
-
-def _nothing(shown: Shown, folder: Path | None, words: str, key: str) -> str:
-    if words and shown is not Shown.ALL:
-        return f"No path in the list “{shown.value}” holds these words; {key} shows other files."
-    if words:
-        return "No path holds these words."
-    if folder is None:
-        return "No folder is indexed yet."
-    return (
-        "Nothing in this folder." if shown is Shown.ALL else f"No file in this folder is in the list “{shown.value}”."
-    )

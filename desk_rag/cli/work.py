@@ -34,8 +34,8 @@ from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
-    from desk_rag.indexer.once import WarmPending
     from desk_rag.cli.checks.finding import Finding
+    from desk_rag.indexer.once import WarmPending
     from desk_rag.store.types import Counts
 
 SOME_UNREADABLE = 3

@@ -57,6 +57,8 @@ class ActivityReport:
     current: str = ""
     """The file that was read last."""
     waiting: str = ""
+    no_caches: str = ""
+    """Why caches cannot be kept or read now; '' if they can."""
     paused_seconds: float | None = None
     """Seconds until the pause ends; `UNTIL_RESTART` for a pause without an end; None when not paused."""
     full_speed_seconds: float | None = None
@@ -86,6 +88,7 @@ class ActivityView:
             _rows(status, at_work),
             current=activity.current if activity else "",
             waiting=at_work.waiting if at_work else "",
+            no_caches=status.no_caches,
             paused_seconds=_left(store.pause_requested()),
             full_speed_seconds=_left(store.full_speed_requested()),
             writer=self._writer(activity),

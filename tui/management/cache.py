@@ -36,6 +36,8 @@ class CacheReport:
     place: Path
     away: str
     """Why the caches cannot be reached; '' if they can."""
+    full: str
+    """What the drive has no room for; '' if it has."""
     contents: CacheContents
 
     @property
@@ -86,6 +88,7 @@ class CacheView:
             outlook=outlook.sentence if outlook is not None else "",
             place=settings.store.kv_place or settings.data_dir / "kv",
             away=store.kv_away,
+            full="" if store.kv_away else room_missing(counts, settings.store.budget_gib),
             contents=store.cache_contents(),
         )
 

@@ -89,7 +89,7 @@ class ActivityScreen(PanelScreen):
 
     def _draw(self) -> None:
         width = self.query_one("#activity").scrollable_content_region.width
-        text = _text(self._report, self.keymap.shown("library"), width)
+        text = _text(self._report, self.keymap.shown("library"), self.keymap.shown("cache"), width)
         self.query_one("#activity-text", Static).update(text)
 
     def on_resize(self) -> None:
@@ -128,8 +128,10 @@ class ActivityScreen(PanelScreen):
         self.in_thread(partial(self._view.work_now, seconds), lambda _: self._look(), group="work")
 
 
-def _text(report: ActivityReport, library_key: str, width: int) -> Content:
+def _text(report: ActivityReport, library_key: str, cache_key: str, width: int) -> Content:
     lines = [_state(report), *_attended(report), Content("")]
+    if report.no_caches:
+        lines.insert(1, Content.styled(f"   {cache_key} says what helps", "$foreground 60%"))
     lines += [_stage(row) for row in report.stages]
     if report.current:
         lines += [Content(""), _labelled("last read", report.current)]
@@ -150,6 +152,8 @@ def _state(report: ActivityReport) -> Content:
         return Content.assemble((" ○ ", "$warning"), "nobody indexes now; files that change are not noticed")
     if report.waiting:
         return Content.assemble((" ◐ ", "$primary"), safe(f"waiting: {report.waiting}", single_line=True, most=200))
+    if report.no_caches:
+        return Content.assemble((" ! ", "$warning"), safe(report.no_caches, single_line=True, most=200))
     at_work = any(row.at_work for row in report.stages)
     mark = (" ◐ ", "$primary") if at_work else (" ● ", "$success")
     return Content.assemble(mark, "at work" if at_work else "everything is up to date")

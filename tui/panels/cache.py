@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _BAR = 40
 _MOST_PROBLEMS = 20
+_FULL_REMEDY = "Free some space on that drive, or keep the caches on another one: kv_dir under [store]."
 
 
 class CacheScreen(PanelScreen):
@@ -140,6 +141,8 @@ def _text(report: CacheReport, width: int) -> Content:
     lines.append(row("kept in", home_path(report.place)))
     if report.away:
         lines.append(row("! away", report.away, "$warning"))
+    if report.full:
+        lines.append(row("! full", f"{report.full}. {_FULL_REMEDY}", "$warning"))
     lines += [row("pinned", home_path(path)) for path in report.contents.pins]
     reasons = {one.reason for one in report.contents.next}
     common = f" ({reasons.pop()})" if len(reasons) == 1 else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from desk_rag.documents.volumes import Mounts
 from desk_rag.ingest.events import Notice
-from desk_rag.sanitize import shown_path
+from desk_rag.sanitize import home_path, shown_path
 from desk_rag.store.presence import AbsentFolder, Presence
 from desk_rag.store.store import Store
 
@@ -103,7 +103,8 @@ def _gone(folder: AbsentFolder) -> Notice:
     remedy = "Connect its drive, or put the folder back: it is then looked through by itself."
     if folder.documents:
         remedy += f" To forget it instead: desk-rag purge {place}"
-    why = "" if str(folder.path) in folder.reason else f" ({folder.reason})"
+    is_named = home_path(folder.path) in folder.reason  # it says no more than that the folder is not there
+    why = "" if is_named else f" ({folder.reason})"
     return Notice(f"{FOLDER}{folder.path}", f"{place} is not there{why}{kept}.", remedy)
 
 

@@ -127,6 +127,11 @@ def percent(part: int, whole: int) -> int:
     return 100 * part // whole if whole else 0
 
 
+def reading_seconds(text: str) -> float:
+    """Return how long a notice of this text stays, so that it can be read and then lies over nothing."""
+    return 3 + len(text) / 20
+
+
 def seconds(value: float) -> str:
     """Return a measured time: '0.19 s', '4.3 s', '12 s'."""
     return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:.0f} s"

@@ -249,6 +249,8 @@ class Answer:
     """Passages with certain words were looked for; no model has answered."""
     limited_to: tuple[Path, ...] = ()
     """Folders and files to which the search was limited; empty if it was not."""
+    narrowed_to: int = 0
+    """Number of files that the question names by itself, if they alone were searched; else 0."""
     support: float | None = None
     """Probability that the answer is right, as verification estimates it; None if there was no verification."""
     basis: Basis | None = None
@@ -366,10 +368,7 @@ class AnswerText:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDraft:
-    """The unfinished sentence of a model that writes: not checked yet, it may still be dropped.
-
-    Replaces the draft before it; the next AnswerText or Finished ends it.
-    """
+    """The unfinished sentence of a model that writes, not checked yet; stands until the next event with text."""
 
     text: str
 

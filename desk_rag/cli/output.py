@@ -27,7 +27,7 @@ from desk_rag.answering.events import (
     SentenceChecked,
     mark,
 )
-from desk_rag.answering.writing.remarks import reasoned, stale_notice
+from desk_rag.answering.writing.remarks import reasoned, searched_only, stale_notice
 from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
@@ -239,8 +239,8 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     remarks = support_remarks(answer)
     if reasoned(answer):
         remarks.append(f"{reasoned(answer)}; --json has the text")
-    if answer.limited_to:
-        remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
+    if searched := searched_only(answer, [shown_path(path, bases) for path in answer.limited_to]):
+        remarks.append(searched)
     if answer.doubt:
         remarks.append(answer.doubt)
     if answer.dropped_quotes:
@@ -369,6 +369,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "question_cut_at": answer.question_cut_at or None,
         "asked_as": answer.asked_as or None,
         "limited_to": [str(path) for path in answer.limited_to],
+        "narrowed_to": answer.narrowed_to or None,
     }
 
 

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.cli.checks.finding import Finding
     from desk_rag.indexer.once import WarmPending
     from desk_rag.store.types import Counts
 
@@ -74,15 +74,21 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     frame = FirstFrame()
     frame.draw(chosen, settings.ui.theme, plain=settings.ui.ascii)
     try:
-        from desk_rag.cli.doctor import examine
-        from desk_rag.tui.management import aside
         from desk_rag.tui.management.session import Session
         from desk_rag.tui.opening import run
 
-        run(Session(settings, chosen, settings_file, partial(aside.each, examine)), frame)
+        run(Session(settings, chosen, settings_file, _findings), frame)
     except BaseException:
         frame.give_back()
         raise
+
+
+def _findings(settings: Settings) -> Iterator[Finding]:
+    """Yield the findings of `doctor`, whose checks are imported only once the UI asks for them."""
+    from desk_rag.cli.doctor import examine
+    from desk_rag.tui.management import aside
+
+    return aside.each(examine, settings)
 
 
 def index(

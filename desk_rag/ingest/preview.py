@@ -20,7 +20,7 @@ from desk_rag.documents.formats import Format
 from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
-from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, is_no_document, kind_of
+from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, is_no_document, kind_of, of_kind
 from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 
 if TYPE_CHECKING:
@@ -267,8 +267,8 @@ class FolderPreview:
 
     @property
     def left_out_line(self) -> str:
-        """Return 'images 120 · by your rules 8'."""
-        return " · ".join(f"{name} {number:,}" for name, number in self.left_out[:_MOST_KINDS])
+        """Return '120 images, 8 by your rules'."""
+        return ", ".join(of_kind(name, number) for name, number in self.left_out[:_MOST_KINDS])
 
     @property
     def sentence(self) -> str:

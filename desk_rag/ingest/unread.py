@@ -95,8 +95,8 @@ class UnreadFiles:
     @property
     def summary(self) -> str:
         """Return '46 files not read: 25 images, 20 archives, 1 too large'."""
-        kinds = (f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}" for kind, count in self.kinds)
-        return f"{plural(self.files, 'file')} {self.word}: {', '.join(kinds)}"
+        kinds = ", ".join(of_kind(kind, count) for kind, count in self.kinds)
+        return f"{plural(self.files, 'file')} {self.word}: {kinds}"
 
     @property
     def brief(self) -> str:
@@ -110,6 +110,11 @@ class UnreadFiles:
     def hint(self) -> str:
         """Return the command that names the files."""
         return f"desk-rag why FOLDER lists {'it' if self.files == 1 else 'them'}"
+
+
+def of_kind(kind: str, count: int) -> str:
+    """Return '1 image', '120 images', '2 by your rules'."""
+    return f"{count:,} {_SINGULAR.get(kind, kind) if count == 1 else kind}"
 
 
 def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:

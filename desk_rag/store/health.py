@@ -74,11 +74,15 @@ class StoreHealth:
             chunks,
             with_vectors=0 if embedder is None else self._vectors().count(embedder, under),
             warm=0 if namespace is None else self._rows.warm(str(namespace), under),
-            kv_bytes=self._budget.used if self.writer else self._rows.total_blocks(),
-            budget_bytes=self._budget.limit(),
+            kv_bytes=self._kv_bytes(),
+            budget_bytes=self._budget.limit(self._kv_bytes()),
             with_tokens=with_tokens,
             token_bytes=token_bytes,
         )
+
+    def _kv_bytes(self) -> int:
+        """Return the bytes of all chunk KV on disk, of which a reader knows by the rows of the writer."""
+        return self._budget.used if self.writer else self._rows.total_blocks()
 
     def missing_vectors(
         self, embedder: str, table: Literal["vectors", "token_vectors"] = "vectors", under: Sequence[Path] = ()
@@ -128,7 +132,7 @@ class StoreHealth:
         rates = self._rows.rates(str(namespace))
         size, seconds = (rates.bytes_per_token, rates.prefill_seconds_per_token) if rates else (bytes_per_token, None)
         present = self._rows.namespace_blocks(str(namespace))
-        return estimate(num_tokens, size, self._budget.limit(), seconds, present)
+        return estimate(num_tokens, size, self._budget.limit(self._kv_bytes()), seconds, present)
 
     def outlook(self, namespace: Namespace | None, bytes_per_token: float) -> Estimate | None:
         """Estimate what caching all chunks still without KV would take; None if there is no such chunk.

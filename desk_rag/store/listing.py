@@ -5,12 +5,14 @@ A list is an array of document rows in path order; `rows` reads those that are l
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.documents.status import FileState
+from desk_rag.errors import Cancelled
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 from desk_rag.store.catalog.rows import DOCUMENT, document
@@ -24,6 +26,8 @@ _WARM = (
 )
 _AT_ONCE = 500
 """Rows read with one statement; SQLite limits the number of parameters."""
+_STEPS_BETWEEN_LOOKS = 20_000
+"""Steps of SQLite's virtual machine, about a millisecond, after which a search looks whether it is still wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,16 @@ class Listing:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def matching(self, under: Path | None, terms: Sequence[str] = (), states: Collection[FileState] = ()) -> array[int]:
+    def matching(
+        self,
+        under: Path | None,
+        terms: Sequence[str] = (),
+        states: Collection[FileState] = (),
+        stop: Callable[[], bool] | None = None,
+    ) -> array[int]:
         """Return the documents at any depth below `under` whose path below it holds all `terms`, in any case.
 
-        Without `states` in any state.
+        Without `states` in any state. Raises Cancelled within milliseconds once `stop` returns True.
         """
         scope = Scope([] if under is None else [under])
         where, values = scope.path_condition("path"), list[object](scope.values)
@@ -62,7 +72,7 @@ class Listing:
             cases = _cases(term)
             where += f" AND ({' OR '.join([f'instr(lower({shown}), ?)'] * len(cases))})"
             values += cases
-        return self._documents(where, values, states)
+        return self._documents(where, values, states, stop)
 
     def in_folder(self, folder: Path, states: Collection[FileState] = ()) -> array[int]:
         """Return the documents directly in `folder`; without `states` in any state."""
@@ -146,13 +156,27 @@ class Listing:
                         known[by_blob[blob]] = row_id, row
         return known
 
-    def _documents(self, where: str, values: Sequence[object], states: Collection[FileState]) -> array[int]:
+    def _documents(
+        self,
+        where: str,
+        values: Sequence[object],
+        states: Collection[FileState],
+        stop: Callable[[], bool] | None = None,
+    ) -> array[int]:
         if states:
             where += f" AND state IN ({', '.join('?' * len(states))})"
         query = f"SELECT id FROM documents WHERE {where} ORDER BY path"
         with self._database.read() as connection:
-            rows = connection.execute(query, (*values, *(state.value for state in states)))
-            return array("q", (row_id for (row_id,) in rows))
+            connection.set_progress_handler(stop, _STEPS_BETWEEN_LOOKS)
+            try:
+                rows = connection.execute(query, (*values, *(state.value for state in states)))
+                return array("q", (row_id for (row_id,) in rows))
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                    raise Cancelled("The search is not wanted any more.") from error
+                raise
+            finally:
+                connection.set_progress_handler(None, 0)
 
 
 def _below(folder: Path) -> tuple[str, tuple[bytes, bytes]]:

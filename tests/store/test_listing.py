@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.documents.status import FileState
+from desk_rag.errors import Cancelled
 from desk_rag.store.listing import FolderCounts
 from desk_rag.store.store import Store
 from tests.store.made import NS, chunks, document, stamp, warm
@@ -46,6 +47,23 @@ def test_words_of_the_path_in_any_case_and_depth(filled: Store) -> None:
     assert paths(filled, listing.matching(TOP, ["docs"])) == [], "the part above the folder is not looked at"
     assert len(listing.matching(None)) == 7
     assert paths(filled, listing.matching(TOP, ["%"])) == []
+
+
+def test_a_search_ends_when_it_is_not_wanted_any_more(store: Store) -> None:
+    looks = 0
+
+    def stop() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks == 2
+
+    for number in range(300):
+        store.record_outcome(TOP / f"{number}.png", FileState.SKIPPED, "images", stamp())
+    many = ["png"] * 200  # as much work as in a large folder
+    with pytest.raises(Cancelled):
+        store.listing.matching(TOP, many, stop=stop)
+    assert looks == 2, "at once"
+    assert len(store.listing.matching(TOP, many)) == 300, "the connection serves the next search"
 
 
 def test_rows_come_in_order_with_their_warm_chunks_and_gaps(filled: Store) -> None:

@@ -143,6 +143,8 @@ def test_room_is_missing_only_where_the_disk_is_the_limit() -> None:
     room = replace(counts, warm=3, kv_bytes=3 * 2**20, budget_bytes=2**30)
     assert room_missing(room, 20.0) == "", "there is room for more"
     assert room_missing(replace(room, budget_bytes=3 * 2**20), 20.0).startswith("disk full: 6 chunks")
+    eager = replace(room, budget_bytes=int(3.5 * 2**20))
+    assert room_missing(eager, 20.0).startswith("disk full: 6 chunks"), "no cache is made for the fifth that is left"
 
 
 def test_a_source_that_no_model_read_is_neither_warm_nor_cold() -> None:

@@ -43,15 +43,19 @@ def begun(line: str) -> Begun | None:
 
 
 def matching(name: str, names: scope.Names, bases: Sequence[Path], most: int) -> list[Choice]:
-    """Return the folders and files that match `name` best, the best first; all begin to match an empty one."""
+    """Return the folders and files that match `name` best, the best first; all begin to match an empty one.
+
+    What is called just so stands before all others.
+    """
     wanted = name.replace("\\", "").casefold()
     scored: list[tuple[float, int, Path, bool]] = []
     matcher = Matcher(wanted) if wanted else None
     for path, is_folder in names.all():
-        shown = _inside(path, bases).casefold()
+        shown = _inside(path, bases).casefold() + ("/" if is_folder else "")
         if wanted and not _holds_in_order(shown, wanted):
             continue
-        better = 1.0 if path.name.casefold().startswith(wanted.rstrip("/")) else 0.0
+        is_whole = bool(wanted) and shown.rstrip("/") == wanted.rstrip("/")
+        better = 100.0 if is_whole else 1.0 if path.name.casefold().startswith(wanted.rstrip("/")) else 0.0
         score = matcher.match(shown) if matcher is not None and len(scored) < _MOST_COMPARED else 0.0
         scored.append((-(better + score), len(shown), path, is_folder))
     scored.sort()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.app import SuspendNotSupported
 from textual.binding import BindingType
+from textual.notifications import SeverityLevel
 from textual.widgets import Input, TextArea
 
 from desk_rag.answering.conversation.turns import Turn, turn_of
@@ -31,7 +32,7 @@ from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.transcript import Transcript
-from desk_rag.tui.wording import count, safe
+from desk_rag.tui.wording import count, reading_seconds, safe
 
 if TYPE_CHECKING:
     from desk_rag.answering.conversation.scope import Names
@@ -96,9 +97,10 @@ class ConversationScreen(TurnScreen):
 
         self.run_worker(run, thread=True, group="conversation", exit_on_error=False)
 
-    def _say(self, text: str, severity: str = "information", seconds: float = 8) -> None:
+    def _say(self, text: str, severity: str = "information") -> None:
         said = safe(text, single_line=True, most=300).plain
-        self.notify(said, severity="warning" if severity == "warning" else "information", timeout=seconds, markup=False)
+        kind: SeverityLevel = "warning" if severity == "warning" else "information"
+        self.notify(said, severity=kind, timeout=reading_seconds(said), markup=False)
 
     # Saved chats --------------------------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class ConversationScreen(TurnScreen):
         self._backend.keeper.begin(private=private)
         self._show_private(private)
         self.query_one(QuestionInput).focus()
-        self._say("Private chat: nothing of it is saved." if private else "New chat.", seconds=3)
+        self._say("Private chat: nothing of it is saved." if private else "New chat.")
 
     def _show_private(self, private: bool) -> None:
         self.set_class(private, "-private")
@@ -186,7 +188,7 @@ class ConversationScreen(TurnScreen):
         answers = [view.answer for view in self._views if view.answer is not None]
         chat = exporting.chat_of(answers)
         if not chat.turns:
-            self._say("There is no finished answer to export.")
+            self._say("There is nothing to export yet: no question of this chat has been answered.")
             return
 
         def write(place: Path | None) -> None:
@@ -277,7 +279,7 @@ class ConversationScreen(TurnScreen):
         self._offer_names()
 
     def on_question_input_picked(self, message: QuestionInput.Picked) -> None:
-        """Move in the picker, take what it marks, or close it."""
+        """Move in the picker, take what it marks, or close it; a name that is typed in full is asked about."""
         picker = self.query_one(NamePicker)
         if message.key in ("up", "down"):
             picker.move(-1 if message.key == "up" else 1)
@@ -288,8 +290,11 @@ class ConversationScreen(TurnScreen):
         prompt.picking = False
         if choice is not None and message.key != "escape":
             row, column = prompt.cursor_location
-            begun = names.begun(prompt.document.get_line(row)[:column])
-            if begun is not None:
+            line = prompt.document.get_line(row)[:column]
+            begun = names.begun(line)
+            if begun is not None and message.key == "enter" and line[begun.start :] == choice.token:
+                prompt.action_submit()
+            elif begun is not None:
                 prompt.replace(f"{choice.token} ", (row, begun.start), (row, column))
 
     def _offer_names(self) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.tui.backend import Freshness
 
 if TYPE_CHECKING:
+    from desk_rag.store.store import Store
     from desk_rag.store.types import Activity
     from desk_rag.tui.backend import Status
     from desk_rag.tui.management.session import Session
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 UNTIL_RESTART = math.inf
 FULL_SPEED_SECONDS = 3600.0
 _MOST_REASONS = 8
+_MOST_LOOKED_AT = 200
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,16 @@ class StageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A reason why files could not be read."""
+
+    reason: str
+    files: int
+    named: tuple[str, ...]
+    """Names of some of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class ActivityReport:
     """State of the indexing at one moment."""
 
@@ -42,14 +57,15 @@ class ActivityReport:
     current: str = ""
     """The file that was read last."""
     waiting: str = ""
+    no_caches: str = ""
+    """Why caches cannot be kept or read now; '' if they can."""
     paused_seconds: float | None = None
     """Seconds until the pause ends; `UNTIL_RESTART` for a pause without an end; None when not paused."""
     full_speed_seconds: float | None = None
     """Time for which caches are still filled although the computer is busy; None if they are not."""
     writer: str = ""
     """The process that indexes; '' if none does."""
-    failures: tuple[tuple[str, int], ...] = ()
-    """Reasons why files could not be read, and how many files each."""
+    failures: tuple[Failure, ...] = ()
 
 
 class ActivityView:
@@ -57,6 +73,9 @@ class ActivityView:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._failures_of: tuple[int, Sequence[Path]] | None = None
+        """State of the index and folders that `_known_failures` are of."""
+        self._known_failures: tuple[Failure, ...] = ()
 
     def report(self, status: Status) -> ActivityReport:
         """Return the state of the indexing; counts come from `status`."""
@@ -64,19 +83,16 @@ class ActivityView:
         if store is None:
             return ActivityReport(_rows(status, None))
         activity = store.activity()
-        failures = Counter[str]()
-        for state, reason, number in store.unread_reasons(self._session.folders):
-            if state is FileState.FAILED:
-                failures[reason] += number
         at_work = None if status.freshness is Freshness.WATCHING else activity
         return ActivityReport(
             _rows(status, at_work),
             current=activity.current if activity else "",
             waiting=at_work.waiting if at_work else "",
+            no_caches=status.no_caches,
             paused_seconds=_left(store.pause_requested()),
             full_speed_seconds=_left(store.full_speed_requested()),
             writer=self._writer(activity),
-            failures=tuple(failures.most_common(_MOST_REASONS)),
+            failures=self._failures(store),
         )
 
     def work_now(self, seconds: float | None) -> None:
@@ -84,6 +100,29 @@ class ActivityView:
         store = self._session.store()
         if store is not None:
             store.request_full_speed(None if seconds is None else time.time() + seconds)
+
+    def _failures(self, store: Store) -> tuple[Failure, ...]:
+        """Return the most frequent reasons of failures, read anew only if the index has changed."""
+        state = store.listing.changes(), self._session.folders
+        if state == self._failures_of:
+            return self._known_failures
+        files = Counter[str]()
+        for kind, reason, number in store.unread_reasons(self._session.folders):
+            if kind is FileState.FAILED:
+                files[reason] += number
+        names: dict[str, list[str]] = {}
+        for folder in self._session.folders if files else ():
+            some = store.listing.matching(folder, (), (FileState.FAILED,))[:_MOST_LOOKED_AT]
+            for one in store.listing.rows(some):
+                if one is not None:
+                    reason = one.row.reason.removeprefix(f"{one.row.path} ")
+                    names.setdefault(reason, []).append(one.row.path.name)
+        self._failures_of = state
+        self._known_failures = tuple(
+            Failure(reason, number, tuple(names.get(reason, ())[:_MOST_NAMED]))
+            for reason, number in files.most_common(_MOST_REASONS)
+        )
+        return self._known_failures
 
     def _writer(self, activity: Activity | None) -> str:
         if activity is None:

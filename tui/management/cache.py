@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from desk_rag.config import GIB
 from desk_rag.documents.status import plural
 from desk_rag.errors import Cancelled, StoreError
+from desk_rag.store.kv.budget import EAGER_BELOW
 
 if TYPE_CHECKING:
     from desk_rag.store.kv.contents import CacheContents
@@ -36,6 +37,8 @@ class CacheReport:
     place: Path
     away: str
     """Why the caches cannot be reached; '' if they can."""
+    full: str
+    """What the drive has no room for; '' if it has."""
     contents: CacheContents
 
     @property
@@ -58,7 +61,7 @@ def room_missing(counts: Counts, budget_gib: float) -> str:
     if not limited or counts.warm >= counts.chunks or not counts.chunks:
         return ""
     per_chunk = counts.kv_bytes / counts.warm if counts.warm else 0.0
-    if counts.budget_bytes - counts.kv_bytes > max(per_chunk, counts.budget_bytes / 100):
+    if EAGER_BELOW * counts.budget_bytes - counts.kv_bytes > max(per_chunk, counts.budget_bytes / 100):
         return ""
     return f"disk full: {plural(counts.chunks - counts.warm, 'chunk')} without cache, so answers are slower"
 
@@ -86,6 +89,7 @@ class CacheView:
             outlook=outlook.sentence if outlook is not None else "",
             place=settings.store.kv_place or settings.data_dir / "kv",
             away=store.kv_away,
+            full="" if store.kv_away else room_missing(counts, settings.store.budget_gib),
             contents=store.cache_contents(),
         )
 

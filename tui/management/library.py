@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -18,6 +18,7 @@ from desk_rag.documents.status import FileState
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.explanation import Explanation, explain, is_as_read
 from desk_rag.ingest.unread import skipped_files
+from desk_rag.sanitize import home_path
 from desk_rag.store.presence import absent_folders
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _RULE_FILES = frozenset((b".gitignore", b".deskragignore"))
 _MOST_LOOKED_AT = 200_000
 """Number of directory entries that are searched for files not yet read."""
+_MOST_TEXT = 200_000
+"""Characters of a file's text that are shown; more would take seconds to wrap."""
 
 
 class Shown(Enum):
@@ -109,6 +112,18 @@ class Listed:
         """Number of entries."""
         return len(self.folders) + len(self.documents) + len(self.waiting)
 
+    def nothing(self, shown: Shown, words: str, key: str) -> str:
+        """Return what stands in the list if it is empty; `key` lists files of another state."""
+        if words and shown is not Shown.ALL:
+            return f"No path in the list “{shown.value}” holds these words; {key} shows other files."
+        if words:
+            return "No path holds these words."
+        if self.folder is None:
+            return "No folder is indexed yet."
+        if shown is Shown.ALL:
+            return "Nothing in this folder."
+        return f"No file in this folder is in the list “{shown.value}”."
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -141,8 +156,17 @@ class Library:
         """Return the folder above; None, for the list of folders, above an indexed folder."""
         return None if folder in self.roots() else folder.parent
 
-    def browse(self, folder: Path | None, words: str = "", shown: Shown = Shown.ALL) -> Listed:
-        """Return what is directly in `folder`; with `words`, all files below it whose path holds them."""
+    def browse(
+        self,
+        folder: Path | None,
+        words: str = "",
+        shown: Shown = Shown.ALL,
+        stop: Callable[[], bool] | None = None,
+    ) -> Listed:
+        """Return what is directly in `folder`; with `words`, all files below it whose path holds them.
+
+        Raises Cancelled once `stop` returns True, unless the list is there by then.
+        """
         store = self._session.store()
         terms = words.split()
         if folder is None and not terms:
@@ -150,7 +174,7 @@ class Library:
         if store is None:
             return Listed(folder, waiting=() if folder is None or terms else tuple(_files_in(folder, set())))
         if terms or folder is None:
-            return Listed(folder, documents=store.listing.matching(folder, terms, shown.states))
+            return Listed(folder, documents=store.listing.matching(folder, terms, shown.states, stop))
         pins = set(store.pins())
         counted = {counts.path: counts for counts in store.listing.subfolders(folder)}
         folders = [_folder(counts, pins) for counts in counted.values() if _shows(counts, shown)]
@@ -199,15 +223,27 @@ class Library:
         """Return the state of a file or folder and the rule or reason behind it."""
         return explain(self._session.store(), path, self._session.settings)
 
-    def text(self, path: Path, most: int = 20_000) -> str:
-        """Return the text that was read from a file, about the first `most` characters of it."""
+    def text(self, path: Path) -> str:
+        """Return the text that was read from a file, about `_MOST_TEXT` characters of it at most; '' without text."""
         store = self._session.store()
         parts: list[str] = []
+        size = 0
         for passage in store.passages_of(path) if store is not None else ():
-            parts.append(passage.chunk.text)
-            if sum(map(len, parts)) > most:
+            if size > _MOST_TEXT:
+                parts.append(f"[The text goes on; only its first {size:,} characters are shown here.]")
                 break
-        return "\n\n".join(parts)
+            parts.append(passage.chunk.text)
+            size += len(passage.chunk.text)
+        return "\n\n".join(parts).strip()
+
+    def titled_text(self, path: Path) -> tuple[str, str]:
+        """Return the text that was read from a file with its title, or else why there is none."""
+        text = self.text(path)
+        if text:
+            return f"{home_path(path)} · as desk-rag read it", text
+        known = self.why(path)
+        why = ": ".join(part for part in (known.state, known.reason.removeprefix(f"{path} ")) if part)
+        return home_path(path), f"There is no text of this file in the index.\n\n{why}"
 
     def _root(self, store: Store | None, root: Path) -> FolderEntry:
         if store is None:

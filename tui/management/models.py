@@ -5,7 +5,8 @@ The libraries that this takes are imported in a process of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,8 @@ class ModelsReport:
 
     machine: str
     rows: tuple[ModelRow, ...]
+    is_final: bool = True
+    """False until the speed of the models was measured."""
 
 
 class ModelsView:
@@ -62,9 +65,9 @@ class ModelsView:
         self._session = session
         self._text_characters = text_characters
 
-    def report(self) -> ModelsReport:
-        """Return every model, in the order in which they suit."""
-        return aside.one(report_of, self._session.settings, self._characters())
+    def reports(self) -> Iterator[ModelsReport]:
+        """Yield every model, in the order in which they suit, and after some seconds again with their speed."""
+        return aside.each(reports_of, self._session.settings, self._characters())
 
     def check(self, name: str) -> ModelChoice:
         """Return the choice of a model by name: 'embedded', a path, an Ollama name, or the hub name of a stored model.
@@ -126,17 +129,24 @@ class ModelsView:
 # In the process beside this one ---------------------------------------------------------------------------------
 
 
-def report_of(settings: Settings, text_characters: int) -> ModelsReport:
-    """Return every model on this computer, in the order in which they suit."""
-    from desk_rag.model.library import fit, installed
+def reports_of(settings: Settings, text_characters: int) -> Iterator[ModelsReport]:
+    """Yield every model on this computer, in the order in which they suit, and again once speed was measured."""
+    from desk_rag.model.library import installed
     from desk_rag.model.library.machine import measure, with_rates
     from desk_rag.model.loading import quiet_libraries
 
     quiet_libraries()
-    machine = with_rates(measure(settings, text_characters), settings)
+    machine = measure(settings, text_characters)
     models, in_use = installed.everything(), settings.model.name
     if all(model.name != in_use for model in models):
         models += _named(in_use)
+    yield replace(_report(models, machine, in_use), is_final=False)
+    yield _report(models, with_rates(machine, settings), in_use)
+
+
+def _report(models: Sequence[Installed], machine: Machine, in_use: str) -> ModelsReport:
+    from desk_rag.model.library import fit
+
     rows = [_row(each, machine, in_use) for each in fit.rank(models, machine)]
     rows += [_refused(model, in_use) for model in models if model.shape is None]
     rows.sort(key=lambda row: row.name != EMBEDDED)  # the choice that needs nothing stands first

@@ -20,13 +20,14 @@ from desk_rag.tui.management.activity import (
     UNTIL_RESTART,
     ActivityReport,
     ActivityView,
+    Failure,
     StageRow,
 )
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import PauseWanted
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
-from desk_rag.tui.wording import about, percent, safe
+from desk_rag.tui.wording import about, hanging, percent, safe
 
 _SECONDS = 1.0
 _NAMES = {
@@ -83,8 +84,17 @@ class ActivityScreen(PanelScreen):
         changed = report != self._report
         self._report = report
         if changed:
-            self.query_one("#activity-text", Static).update(_text(report, self.keymap.shown("library")))
+            self._draw()
             self.refresh_bindings()
+
+    def _draw(self) -> None:
+        width = self.query_one("#activity").scrollable_content_region.width
+        text = _text(self._report, self.keymap.shown("library"), self.keymap.shown("cache"), width)
+        self.query_one("#activity-text", Static).update(text)
+
+    def on_resize(self) -> None:
+        if self._report.stages:
+            self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         paused = self._report.paused_seconds is not None
@@ -118,16 +128,18 @@ class ActivityScreen(PanelScreen):
         self.in_thread(partial(self._view.work_now, seconds), lambda _: self._look(), group="work")
 
 
-def _text(report: ActivityReport, library_key: str) -> Content:
-    lines = [_state(report), Content("")]
+def _text(report: ActivityReport, library_key: str, cache_key: str, width: int) -> Content:
+    lines = [_state(report), *_attended(report), Content("")]
+    if report.no_caches:
+        lines.insert(1, Content.styled(f"   {cache_key} says what helps", "$foreground 60%"))
     lines += [_stage(row) for row in report.stages]
     if report.current:
         lines += [Content(""), _labelled("last read", report.current)]
     if report.failures:
         lines += [Content(""), Content.styled(f" Could not be read ({library_key} lists the files)", "bold")]
         lines += [
-            Content.assemble((f"  {number:>6,}  ", "$error"), safe(reason, single_line=True, most=200))
-            for reason, number in report.failures
+            hanging(Content.styled(f"  {failure.files:>6,}  ", "$error"), _failure(failure), width)
+            for failure in report.failures
         ]
     return Content("\n").join(lines)
 
@@ -138,16 +150,34 @@ def _state(report: ActivityReport) -> Content:
         return Content.assemble((" ‖ ", "$warning"), f"paused: {left}")
     if not report.writer:
         return Content.assemble((" ○ ", "$warning"), "nobody indexes now; files that change are not noticed")
-    said = f"indexed by {report.writer}"
-    if report.full_speed_seconds is not None:
-        said += f"; works although the computer is busy, for {about(report.full_speed_seconds)}"
     if report.waiting:
-        return Content.assemble(
-            (" ◐ ", "$primary"), safe(f"waiting: {report.waiting}", single_line=True, most=200), f" · {said}"
-        )
+        return Content.assemble((" ◐ ", "$primary"), safe(f"waiting: {report.waiting}", single_line=True, most=200))
+    if report.no_caches:
+        return Content.assemble((" ! ", "$warning"), safe(report.no_caches, single_line=True, most=200))
     at_work = any(row.at_work for row in report.stages)
     mark = (" ◐ ", "$primary") if at_work else (" ● ", "$success")
-    return Content.assemble(mark, f"{'at work' if at_work else 'everything is up to date'} · {said}")
+    return Content.assemble(mark, "at work" if at_work else "everything is up to date")
+
+
+def _attended(report: ActivityReport) -> list[Content]:
+    """Return the line about who indexes, unless nobody does now."""
+    if report.paused_seconds is not None or not report.writer:
+        return []
+    said = f"   indexed by {report.writer}"
+    if report.full_speed_seconds is not None:
+        said += f"; works although the computer is busy, for {about(report.full_speed_seconds)}"
+    elif report.waiting:
+        said += "; questions are answered meanwhile"
+    return [Content.styled(said, "$foreground 60%")]
+
+
+def _failure(failure: Failure) -> Content:
+    """Return a reason and the files that it is about, some of them by name."""
+    names = ", ".join(failure.named)
+    if names and failure.files > len(failure.named):
+        names += ", …"
+    reason = failure.reason.rstrip(".")
+    return safe(f"{reason}: {names}" if names else reason, single_line=True, most=400)
 
 
 def _stage(row: StageRow) -> Content:
@@ -163,7 +193,7 @@ def _stage(row: StageRow) -> Content:
         ("░" * (_BAR - filled), "$foreground 30%"),
         f" {share:>3}%  {row.done:,} of {row.total:,} {unit}",
     )
-    said = [f"{row.rate:,.1f} a second"] if row.rate else []
+    said = [f"{row.rate:,.1f} {unit} a second"] if row.rate else []
     said += [f"{about(row.eta_seconds)} left"] if row.at_work and row.eta_seconds is not None else []
     if said:
         line += Content.styled(f"\n   {'':<20} {' · '.join(said)}", "$foreground 70%")

@@ -24,7 +24,7 @@ from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.widgets.entry_list import EntryList
 from desk_rag.tui.widgets.line_input import LineInput
-from desk_rag.tui.wording import safe
+from desk_rag.tui.wording import reading_seconds, safe
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -110,7 +110,8 @@ class PanelScreen(Screen[None]):
 
     def say(self, text: str) -> None:
         """Show one sentence for a while."""
-        self.notify(safe(text, single_line=True, most=400).plain, timeout=6, markup=False)
+        said = safe(text, single_line=True, most=400).plain
+        self.notify(said, timeout=reading_seconds(said), markup=False)
 
     def jump_targets(self) -> list[JumpTarget]:
         """Return the places of this screen that can be gone to: rows in view, and whatever takes the focus."""

@@ -12,18 +12,19 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from desk_rag.sanitize import home_path
+from desk_rag.sanitize import clean, home_path
 from desk_rag.tui.management.cache import CacheReport, CacheView
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
-from desk_rag.tui.wording import count, gib, hanging, percent, safe
+from desk_rag.tui.wording import count, fit_path, gib, hanging, percent, safe
 
 if TYPE_CHECKING:
     from desk_rag.store.types import VerifyReport
 
 _BAR = 40
 _MOST_PROBLEMS = 20
+_FULL_REMEDY = "Free some space on that drive, or keep the caches on another one: kv_dir under [store]."
 
 
 class CacheScreen(PanelScreen):
@@ -140,18 +141,17 @@ def _text(report: CacheReport, width: int) -> Content:
     lines.append(row("kept in", home_path(report.place)))
     if report.away:
         lines.append(row("! away", report.away, "$warning"))
+    if report.full:
+        lines.append(row("! full", f"{report.full}. {_FULL_REMEDY}", "$warning"))
     lines += [row("pinned", home_path(path)) for path in report.contents.pins]
     reasons = {one.reason for one in report.contents.next}
     common = f" ({reasons.pop()})" if len(reasons) == 1 else ""
     lines += [Content(""), Content.styled(f" Deleted next, if room is needed{common}", "bold")]
-    lines += [
-        Content.assemble(
-            (f" {gib(one.size):>8}  ", "$foreground 60%"),
-            safe(home_path(one.path) if one.path else "…", single_line=True, most=200),
-            ("" if common else f"  {one.reason}", "$foreground 60%"),
-        )
-        for one in report.contents.next
-    ]
+    for one in report.contents.next:
+        size, reason = f" {gib(one.size):>8}  ", "" if common else f"  {one.reason}"
+        path = clean(home_path(one.path), single_line=True) if one.path else "…"
+        named = fit_path(path, min(len(path), max(20, width - len(size) - len(reason))))
+        lines.append(Content.assemble((size, "$foreground 60%"), named, (reason, "$foreground 60%")))
     return Content("\n").join(lines if report.contents.next else [*lines, Content("   nothing: there are no caches")])
 
 

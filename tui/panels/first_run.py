@@ -29,6 +29,8 @@ from desk_rag.tui.panels.models import ModelsScreen
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import about, count, gib, hanging, safe
 
+_TALL = 30
+"""Rows of a terminal that has room for the preview and the sentences about what to do."""
 _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
 
 
@@ -218,6 +220,7 @@ class FirstRunScreen(PanelScreen):
 
     def _draw(self, content: Content) -> None:
         self.query_one("#first-preview", Static).update(content)
+        self.query_one("#first-intro").display = self._preview is None or self.size.height >= _TALL
 
     def _forget_preview(self) -> None:
         self._stop.set()

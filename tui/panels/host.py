@@ -10,6 +10,7 @@ from pathlib import Path
 
 from textual import on, work
 from textual.app import SystemCommand
+from textual.binding import Binding
 from textual.filter import LineFilter
 from textual.theme import Theme
 
@@ -133,6 +134,11 @@ class PanelHost(SourceOpening):
         """Return Textual's filters, and ours where only ASCII may be drawn."""
         filters = super().get_line_filters()
         return filters if self._plain is None else [*filters, self._plain]
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return the name of a key for the footer; the sign for Enter has no likeness in ASCII."""
+        is_enter = binding.key == "enter" and not binding.key_display
+        return "enter" if is_enter and self._plain is not None else super().get_key_display(binding)
 
     def panel_commands(self) -> Iterator[SystemCommand]:
         """Yield the entries of the command palette about these screens."""

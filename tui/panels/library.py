@@ -12,9 +12,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.timer import Timer
 from textual.widgets import Input, Static
+from textual.worker import get_current_worker
 
 from desk_rag.indexer.resident.exclusion import OWN_REASON
+from desk_rag.ingest.explanation import Explanation
 from desk_rag.sanitize import clean, home_path
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry, Library, Listed, Shown, Summary
@@ -24,11 +27,13 @@ from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import ListScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
-from desk_rag.tui.widgets.entry_line import detail, entry_line
+from desk_rag.tui.widgets.entry_line import detail, entry_line, in_words
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, safe
 
+_FILTER_SECONDS = 0.15
+"""Seconds without a key after which the typed words are searched for."""
 _RENEW_SECONDS = 2.0
 """Seconds after which the rows in view are read again."""
 _CANCELLED = "Cancelled; nothing was changed."
@@ -41,7 +46,7 @@ class LibraryScreen(ListScreen):
     KEYS = (
         ("letters", "filter by parts of the path; all words must occur"),
         ("Up, Down", "move; Page Up, Page Down, Ctrl+Home, Ctrl+End further"),
-        ("Enter", "go into a folder; what can be done with a file"),
+        ("Enter", "open: go into a folder, read the text of a file"),
         ("entry_actions", "what can be done with the folder or file"),
         ("Backspace", "without a filter: the folder above"),
         ("show", "list all files, those read, failed or left out"),
@@ -66,6 +71,8 @@ class LibraryScreen(ListScreen):
         """Action whose key was pressed before the row came that it is about."""
         self._seen = -1
         """State of the index when the list was made."""
+        self._typing: Timer | None = None
+        """Runs from the last typed letter to the search."""
 
     def compose_body(self) -> ComposeResult:
         yield Static("", id="library-summary", markup=False)
@@ -94,7 +101,13 @@ class LibraryScreen(ListScreen):
 
     def _load(self, folder: Path | None, *, again: bool = False, coming_from: Path | None = None) -> None:
         words, self._loading = self.query_one("#filter", Input).value, True
-        job = partial(self._library.browse, folder, words, self._shown)
+        self._stop_typing()
+        shown = self._shown
+
+        def job() -> Listed:
+            worker = get_current_worker()
+            return self._library.browse(folder, words, shown, lambda: worker.is_cancelled)
+
         then = partial(self._list_came, words, again, coming_from)
         self.in_thread(job, then, group="list", failed=self._not_listed)
 
@@ -105,7 +118,7 @@ class LibraryScreen(ListScreen):
     def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
         self._listed, self._loading = listed, False
         self.title_right("all folders" if listed.folder is None else home_path(listed.folder))
-        empty = _nothing(self._shown, listed.folder, words, self.keymap.shown("show"))
+        empty = listed.nothing(self._shown, words, self.keymap.shown("show"))
         rows = self.query_one(EntryList)
         if again:
             rows.change(listed.total, empty=empty)
@@ -177,6 +190,8 @@ class LibraryScreen(ListScreen):
 
     def _entry_or_later(self, action: Callable[[], None]) -> Entry | None:
         """Return the highlighted entry; if it has not come yet, `action` is run when it has."""
+        if self._typing is not None:
+            self._load(self._listed.folder)
         entry = None if self._loading else self._entry
         self._when_there = action if entry is None else None
         return entry
@@ -192,12 +207,8 @@ class LibraryScreen(ListScreen):
         if not why and isinstance(entry, FileEntry):
             self.in_thread(partial(self._library.why, entry.path), partial(self._why_came, entry.path), group="why")
 
-    def _why_came(self, path: Path, explanation: object) -> None:
-        from desk_rag.ingest.explanation import Explanation
-
-        assert isinstance(explanation, Explanation)
-        reason = explanation.reason.removeprefix(f"{path} ")
-        self._explained = (path, f"{explanation.state}: {reason}" if reason else explanation.state)
+    def _why_came(self, path: Path, explanation: Explanation) -> None:
+        self._explained = (path, _reason(explanation, path))
         if self._entry is not None and self._entry.path == path:
             self._draw_detail()
 
@@ -205,20 +216,29 @@ class LibraryScreen(ListScreen):
 
     @on(Input.Changed)
     def _filter_changed(self) -> None:
+        """Search once no letter has come for a moment, and no longer for what was typed before."""
         self._entries.clear()  # what is highlighted now is not what will be
-        self._load(self._listed.folder)
+        self._loading = True
+        self.workers.cancel_group(self, "list")
+        self._stop_typing()
+        self._typing = self.set_timer(_FILTER_SECONDS, partial(self._load, self._listed.folder))
+
+    def _stop_typing(self) -> None:
+        if self._typing is not None:
+            self._typing.stop()
+            self._typing = None
 
     @on(EntryList.Chosen)
     def _clicked_again(self) -> None:
         self.action_open()
 
     def action_open(self) -> None:
-        """Go into the folder, or show what can be done with the file; if the list is on its way, once it is there."""
+        """Go into the folder, or show the text of the file; if the list is on its way, once it is there."""
         entry = self._entry_or_later(self.action_open)
         if isinstance(entry, FolderEntry):
             self._go(entry.path)
         elif entry is not None:
-            self.action_actions()
+            self._read(entry.path)
 
     def key_backspace(self) -> None:
         """Go to the folder above, if there is no filter to shorten."""
@@ -262,7 +282,7 @@ class LibraryScreen(ListScreen):
     def _do(self, entry: Entry, what: str | None) -> None:
         path = entry.path
         if what == "text":
-            self.in_thread(partial(self._library.text, path), partial(self._show_text, path), group="change")
+            self._read(path)
         elif what == "copy":
             self.app.copy_to_clipboard(safe(str(path), single_line=True).plain)
             self.say("Path copied.")
@@ -277,8 +297,13 @@ class LibraryScreen(ListScreen):
         elif what == "forget":
             self._ask_to_forget(entry)
 
-    def _show_text(self, path: Path, text: str) -> None:
-        self.app.push_screen(DocumentTextScreen(home_path(path), clean(text) or "No text was read from this file."))
+    def _read(self, path: Path) -> None:
+        """Show the text that was read from a file, or why there is none."""
+        self.in_thread(partial(self._library.titled_text, path), self._show_text, group="read")
+
+    def _show_text(self, titled: tuple[str, str]) -> None:
+        title, text = titled
+        self.app.push_screen(DocumentTextScreen(title, clean(text)))
 
     def _ask_to_exclude(self, path: Path) -> None:
         root = next((root for root in self.session.folders if root in path.parents), None)
@@ -347,6 +372,11 @@ class LibraryScreen(ListScreen):
         self._reload()
 
 
+def _reason(explanation: Explanation, path: Path) -> str:
+    reason = in_words(explanation.reason, path)
+    return f"{explanation.state}: {reason}" if reason else explanation.state
+
+
 def _choices(entry: Entry) -> tuple[Choice, ...]:
     exclude = Choice("exclude", "x", "Exclude it …")
     if isinstance(entry, FolderEntry):
@@ -363,15 +393,3 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
     if is_left_out and entry.reason.startswith(OWN_REASON):
         exclude = Choice("allow", "r", "Read it from now on")
     return (*text, *again, exclude, Choice("forget", "f", "Forget it …"), Choice("copy", "c", "Copy its path"))
-
-
-def _nothing(shown: Shown, folder: Path | None, words: str, key: str) -> str:
-    if words and shown is not Shown.ALL:
-        return f"No path in the list “{shown.value}” holds these words; {key} shows other files."
-    if words:
-        return "No path holds these words."
-    if folder is None:
-        return "No folder is indexed yet."
-    return (
-        "Nothing in this folder." if shown is Shown.ALL else f"No file in this folder is in the list “{shown.value}”."
-    )

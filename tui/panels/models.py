@@ -19,6 +19,7 @@ from desk_rag.tui.messages import StartWanted
 from desk_rag.tui.panels.base import FilteredScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.panels.download import DownloadScreen
+from desk_rag.tui.widgets.entry_list import EntryList
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import fit, safe
 
@@ -61,13 +62,28 @@ class ModelsScreen(FilteredScreen[ModelRow]):
         self.query_one(LineInput).focus()
         if self.session.models is not None:
             self._came(self.session.models)
-        self.in_thread(self._models.report, self._came, group="models")
+        self.in_thread(self._look, self._came, group="models")
+
+    def _look(self) -> ModelsReport:
+        """Show the models as soon as they are known; return them with their speed."""
+        reports = self._models.reports()
+        early = next(reports)
+        if self.session.models is None:
+            self.app.call_from_thread(self._if_here, self._came, early)
+        return next(reports, early)
 
     def _came(self, report: ModelsReport) -> None:
-        self.session.models = report
+        marked = self.highlighted_row
         self._all, self._came_once = report.rows, True
-        self.query_one("#library-summary", Static).update(safe(report.machine, single_line=True, most=300))
+        said = report.machine
+        if report.is_final:
+            self.session.models = report
+        else:
+            said += " · measuring how fast they are here …"
+        self.query_one("#library-summary", Static).update(safe(said, single_line=True, most=300))
         self._list()
+        same = (number for number, row in enumerate(self._rows) if marked is not None and row.name == marked.name)
+        self.query_one(EntryList).highlight(next(same, 0))
 
     def _list(self) -> None:
         self.list_rows(empty="Enter checks the model of this name." if self._came_once else "")

@@ -96,7 +96,7 @@ class SettingsScreen(FilteredScreen[SettingRow]):
             if row.choices:
                 self.complain(problem)
             else:
-                self._ask(row, text, problem.message)
+                self._ask(row, text, problem.message.removeprefix(f"{self.session.file.path}: "))
 
         job = partial(self._settings.prepare, row, text)
         self.in_thread(job, self._prepared, group="change", failed=wrong)

@@ -10,12 +10,12 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 _SIGNS = {
-    **dict.fromkeys("●█▌▐", "*"),
-    **dict.fromkeys("◐◑▸▶❱", ">"),
+    **dict.fromkeys("●█", "*"),
+    **dict.fromkeys("◐◑▸▶❱›", ">"),
     **dict.fromkeys("○◌", "o"),
     **dict.fromkeys("░▒▓·•", "."),
     **dict.fromkeys("─━═▔▁", "-"),
-    **dict.fromkeys("│┃║▏▎▍▕", "|"),
+    **dict.fromkeys("│┃║▏▎▍▌▐▕", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+"),
     **dict.fromkeys("“”„", '"'),
     **dict.fromkeys("‘’‚", "'"),

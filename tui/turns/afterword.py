@@ -23,9 +23,9 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         lines += [_source_line(source, folders) for source in answer.sources[:_NEAREST_SHOWN]]
     if answer.is_search:
         lines += [_source_line(source, folders) for source in answer.sources]
-    if answer.limited_to:
-        names = ", ".join(short_path(path, folders) or path.name for path in answer.limited_to)
-        lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
+    limits = [short_path(path, folders) or path.name for path in answer.limited_to]
+    if searched := remarks.searched_only(answer, limits):
+        lines.append(safe(searched, single_line=True))
     if hint:
         lines.append(Content(f"! {hint}"))
     if answer.doubt:

@@ -18,6 +18,8 @@ _MARKS = {
     EntryState.LEFT_OUT: ("○", "$foreground 50%"),
     EntryState.WAITING: ("·", "$primary"),
 }
+_RULES = {"secret": "may hold secrets", "default": "belongs to tools"}
+"""Kinds of rules by the beginning of the reasons that they give."""
 _SHARE_OF_NAME = 0.5
 
 
@@ -42,7 +44,8 @@ def detail(entry: Entry, why: str) -> Content:
         said = _folder_state(entry) + ("; pinned: its caches are deleted last" if entry.pinned else "")
     else:
         warm = f"; {entry.warm:,} of {count(entry.chunks, 'chunk')} warm" if entry.chunks else ""
-        said = (why or ": ".join(part for part in (entry.state.value, entry.reason) if part)) + warm
+        reason = in_words(entry.reason, entry.path)
+        said = (why or ": ".join(part for part in (entry.state.value, reason) if part)) + warm
     return Content.assemble(
         safe(home_path(entry.path), "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
     )
@@ -63,8 +66,14 @@ def _file_state(entry: FileEntry) -> str:
     if entry.state is EntryState.READ:
         said = f"{count(entry.chunks, 'chunk')}, {percent(entry.warm, entry.chunks)}% warm"
         return f"{said}; {entry.reason}" if entry.reason else said
-    reason = entry.reason.removeprefix(f"{entry.path} ")
-    return reason or entry.state.value
+    return in_words(entry.reason, entry.path) or entry.state.value
+
+
+def in_words(reason: str, path: Path) -> str:
+    """Return the reason why a file was not read, without its path, and with what a rule of desk-rag's own is about."""
+    reason = reason.removeprefix(f"{path} ")
+    begin, separator, rest = reason.partition(": ")
+    return f"{_RULES.get(begin, begin)}{separator}{rest}"
 
 
 def _below(path: Path, base: Path | None) -> str:

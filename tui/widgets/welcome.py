@@ -35,7 +35,10 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None, ke
         state = "Nothing has been read yet. A question waits until the files have been."
     else:
         state = f"{count(status.files, 'file')}, {count(status.chunks, 'chunk')}: "
-        state += "all warm." if status.warm >= status.chunks else f"{status.warm:,} warm, the rest answer more slowly."
+        if status.warm >= status.chunks:
+            state += "all warm, so answers come fast."
+        else:
+            state += f"{status.warm:,} warm, the rest answer more slowly."
     return Content.assemble(
         ("Ask a question; the answer quotes your documents and says where\n\n", "bold"),
         safe(names, "$foreground 60%", single_line=True, most=300),

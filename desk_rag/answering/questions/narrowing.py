@@ -41,8 +41,6 @@ class Narrowed:
     """True if the question names a kind of file or a day: then the other files are searched only if these fail."""
     of_date: bool
     """True if the question names a date, and all these files have it."""
-    notice: str
-    """A sentence about which files were searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     """
     named = named_files(store, question, under).indexed
     if named:
-        return Narrowed(named, strict=True, of_date=False, notice=_searched(len(named)))
+        return Narrowed(named, strict=True, of_date=False)
     dates_asked = dates(question)
     kind = next((formats for pattern, formats in _KINDS.items() if pattern.search(question)), None)
     if not dates_asked and kind is None:
@@ -130,12 +128,7 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     if not 0 < len(chosen) <= _MOST_FILES or len(chosen) == len(files):
         return None
     one_day = bool(dated) and all(date.day for date in dates_asked)
-    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), _searched(len(chosen)))
-
-
-def _searched(count: int) -> str:
-    files = "file that the question names was" if count == 1 else "files that the question names were"
-    return f"Only the {count:,} {files} searched"
+    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated))
 
 
 def dated_text(store: Store, path: Path) -> str:

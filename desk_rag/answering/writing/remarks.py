@@ -20,6 +20,15 @@ def stale_notice(source: Source) -> str:
     return source.absence.notice if source.absence else "its file has changed since it was read"
 
 
+def searched_only(answer: Answer, limits: Sequence[str]) -> str:
+    """Return what alone was searched, '' if it was everything; `limits` are the shown names of `limited_to`."""
+    within = ", ".join(limits)
+    if not answer.narrowed_to:
+        return f"searched only {within}" if within else ""
+    files = "the file" if answer.narrowed_to == 1 else f"the {answer.narrowed_to:,} files"
+    return f"searched only {files} that the question names" + (f", in {within}" if within else "")
+
+
 def remarks(answer: Answer) -> list[str]:
     """Sentences about an answer's support and its model's reasoning."""
     doubted = [sentence for sentence in answer.sentences if sentence.support is Support.UNSUPPORTED]

@@ -138,7 +138,7 @@ def index(settings: Settings) -> list[Finding]:
     if outlook is not None:
         detail += f". {outlook.sentence.removesuffix('.')}"
     if activity is not None:
-        detail += f"; process {activity.pid} is writing"
+        detail += f"; kept up to date by process {activity.pid}"
     amounts = Finding("index", Verdict.WARN if gaps else Verdict.OK, detail, "It lacks something:")
     return [amounts, *_faults(counts.failed, gaps, absent, missing), *_of_process(activity)]
 

@@ -49,14 +49,14 @@ class Budget:
         """Return whether the drive of `place` has more free than is to stay free."""
         return shutil.disk_usage(place).free > self._reserve
 
-    def limit(self) -> int:
-        """Return the most bytes that may be taken now."""
-        return max(0, min(self._cap, self.disk_limit()))
+    def limit(self, used: int | None = None) -> int:
+        """Return the most bytes that may be taken now; `used` are those on disk where another process writes."""
+        return max(0, min(self._cap, self.disk_limit(used)))
 
-    def disk_limit(self) -> int:
+    def disk_limit(self, used: int | None = None) -> int:
         """Return the limit from free space alone, without the cap; negative once the reserve is used up."""
         existing = next(path for path in (self._root, *self._root.parents) if path.exists())
-        return self._used + shutil.disk_usage(existing).free - self._reserve
+        return (self._used if used is None else used) + shutil.disk_usage(existing).free - self._reserve
 
     def excess(self, size: int) -> int:
         """Return how many bytes must be evicted before `size` more fit; 0 or less if they fit."""

@@ -11,6 +11,7 @@ import pytest
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, FirstToken, Retrieved
 from desk_rag.answering.opening import open_engine
+from desk_rag.answering.writing.remarks import searched_only
 from desk_rag.bench.answers import desks
 from desk_rag.bench.harness import corpus
 from desk_rag.config import Settings
@@ -156,7 +157,8 @@ def test_a_refusal_comes_after_a_second_look(engine: AnswerEngine) -> None:
 def test_mails_of_a_person_and_month_are_searched_alone(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "In the mails from Ana in May, how much rye do they want a week?"))
     assert {source.path.suffix for source in answer.sources} == {".eml"}
-    assert "Only the 2 files that the question names were searched" in answer.notices
+    assert answer.narrowed_to == 2 and not answer.notices
+    assert searched_only(answer, ()) == "searched only the 2 files that the question names"
 
 
 def test_a_summary_quotes_the_file_in_order(engine: AnswerEngine, tmp_path: Path) -> None:

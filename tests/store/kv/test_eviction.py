@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,21 @@ def test_the_auxiliary_does_not_count_as_the_model_in_use(root: Path) -> None:
         assert store.auxiliary_share() == (3 * FILE, 3)
         store.register_model([made.NS])
         assert store.auxiliary_share() == (0, 0) and store.fullest_namespace() == made.OTHER_NS
+
+
+def test_a_reader_sees_the_room_that_is_left_after_another_process_has_written(tmp_path: Path) -> None:
+    settings = made.settings(budget_bytes=1 << 60)
+    with (
+        Store.open(tmp_path / "data", settings, writer=True) as writer,
+        Store.open(tmp_path / "data", settings, writer=False) as reader,
+    ):
+        for name in texts(writer, *(f"text {number}" for number in range(40))):
+            assert put(writer, name)
+
+        def room() -> bool:
+            """Whether the reader counts what is free now, which other programs may change meanwhile."""
+            before = shutil.disk_usage(tmp_path).free
+            counts = reader.counts(made.NS)
+            return counts.budget_bytes - counts.kv_bytes == before == shutil.disk_usage(tmp_path).free
+
+        assert any(room() for _ in range(1000))

@@ -13,6 +13,7 @@ from textual.widgets import OptionList
 
 from desk_rag.answering.events import AskedAs, Finished
 from desk_rag.store.layout import Layout
+from desk_rag.tui.conversation import names
 from desk_rag.tui.conversation.chats_screen import ChatsScreen
 from desk_rag.tui.conversation.export_screen import ExportScreen
 from desk_rag.tui.conversation.keeper import Keeper
@@ -221,3 +222,10 @@ async def test_search_results_are_no_turn_to_lean_on_and_are_not_saved(running: 
         await ask(pilot, FIRST)
         await until(pilot, lambda: finished(pilot, 2))
         assert backend.earlier[-1] == () and [row.num_turns for row in backend.keeper.rows()] == [1]
+
+
+def test_a_folder_that_is_named_in_full_stands_before_what_is_in_it() -> None:
+    known = ScriptedBackend().names()
+    for typed in ("house", "house/", "HOUSE/"):
+        offered = [choice.token for choice in names.matching(typed, known, FOLDERS, 8)]
+        assert offered[0] == "@house/" and "@house/boiler-contract.pdf" in offered

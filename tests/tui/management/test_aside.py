@@ -22,7 +22,7 @@ from desk_rag.tui.management import aside
 from desk_rag.tui.management.models import ModelsView
 from desk_rag.tui.management.session import Session
 session = Session(Settings(data_dir=Path(sys.argv[1])), [])
-rows = ModelsView(session).report().rows
+rows = list(ModelsView(session).reports())[-1].rows
 findings = list(aside.each(examine, session.settings))
 print([row.name for row in rows], len(findings) > 10, "torch" in sys.modules)
 """

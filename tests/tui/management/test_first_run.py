@@ -42,7 +42,7 @@ async def test_from_nothing_to_a_started_folder(fresh: DeskRagApp, tmp_path: Pat
         await until(pilot, lambda: "will read" in screen_text(fresh))
         shown = screen_text(fresh)
         assert "4 files" in shown and "md 2" in shown and "eml 1" in shown
-        assert "images 1" in shown and "by your rules 1" in shown and "that may hold secrets 1" in shown
+        assert all(one in shown for one in ("1 image", "1 by your rules", "1 that may hold secrets"))
         assert "needs no download" in shown and "⏎ Start" in shown
         assert not (tmp_path / "data").exists(), "looking writes nothing"
         assert (tmp_path / "config.toml").read_text() == RULES
@@ -63,7 +63,7 @@ async def test_a_key_leaves_the_file_with_most_of_the_text_out(fresh: DeskRagApp
         await until(pilot, lambda: "Ctrl+T leaves weather.log out" in screen_text(fresh))
         await pilot.press("ctrl+t")
         await until(pilot, lambda: "by your choice; Ctrl+T reads it after all" in screen_text(fresh))
-        assert "4 files" in screen_text(fresh) and "by your rules 2" in screen_text(fresh)
+        assert "4 files" in screen_text(fresh) and "2 by your rules" in screen_text(fresh)
         await pilot.press("ctrl+t")
         await until(pilot, lambda: "Ctrl+T leaves weather.log out" in screen_text(fresh))
         assert "exclude" not in (tmp_path / "config.toml").read_text().replace(RULES, ""), "nothing is written yet"
@@ -154,7 +154,7 @@ async def test_a_folder_that_is_new_is_told_of_while_one_may_ask(tmp_path: Path)
     session = Session(Settings(data_dir=tmp_path / "data"), [folder], tmp_path / "config.toml")
     app = DeskRagApp(ScriptedBackend(session=session), [folder])
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "1 file to read (md 1)" in screen_text(app) and "images 1" in screen_text(app))
+        await until(pilot, lambda: "1 file to read (md 1)" in screen_text(app) and "1 image" in screen_text(app))
         assert isinstance(app.screen, ChatScreen)
     assert not (tmp_path / "config.toml").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,16 @@ from textual.pilot import Pilot
 from desk_rag import config
 from desk_rag.documents.discovery import FoundFile, LeftOut, examine
 from desk_rag.documents.status import FileState
-from desk_rag.errors import ConfigError
+from desk_rag.errors import Cancelled, ConfigError
 from desk_rag.store.catalog import checksums
 from desk_rag.store.catalog.rows import upsert
 from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp
-from desk_rag.tui.management.library import Entry, Library, Listed
+from desk_rag.tui.management.library import Entry, Library, Listed, Shown
 from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.management.settings_list import SettingsList
+from desk_rag.tui.panels import library as panel
 from desk_rag.tui.panels.choice import ChoiceScreen
 from desk_rag.tui.panels.library import LibraryScreen
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
@@ -117,13 +119,13 @@ async def test_a_file_is_excluded_after_a_question_and_back_with_undo(opened: Op
     async with opened() as pilot:
         await open_library(pilot)
         await go_to(pilot, "doors.md")
-        await pilot.press("enter")
+        await pilot.press("ctrl+o")
         await choose(pilot, "x")
         await until(pilot, lambda: "Exclude doors.md?" in screen_text(pilot.app))
         await pilot.press("n")
         await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
         assert world.config.read_text() == RULES, "nothing is written before the answer"
-        await pilot.press("enter")
+        await pilot.press("ctrl+o")
         await choose(pilot, "x")
         await until(pilot, lambda: "Exclude doors.md?" in screen_text(pilot.app))
         await pilot.press("y")
@@ -146,7 +148,7 @@ async def test_pin_and_read_again(opened: Open, world: World) -> None:
         with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
             assert store.pins() == [world.folder / "house"]
         await go_to(pilot, "notes.md")
-        await pilot.press("enter")
+        await pilot.press("ctrl+o")
         await choose(pilot, "r")
         await until(pilot, lambda: "read again at the next look" in screen_text(pilot.app))
         with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
@@ -154,17 +156,76 @@ async def test_pin_and_read_again(opened: Open, world: World) -> None:
             assert row is not None and row.stamp.mtime_ns == 0, "the next look takes it for changed"
 
 
-async def test_the_text_that_was_read(opened: Open) -> None:
+async def test_enter_opens_the_text_that_was_read_or_says_why_there_is_none(opened: Open) -> None:
     async with opened() as pilot:
         await open_library(pilot)
         await go_to(pilot, "roofer.eml")
         await pilot.press("enter")
-        await choose(pilot, "t")
         await until(pilot, lambda: "Hello, the roof." in screen_text(pilot.app))
         await pilot.press("alt+c")
         await until(pilot, lambda: "Hello, the roof." in pilot.app.clipboard)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
+        await pilot.press("ctrl+o")
+        await choose(pilot, "t")
+        await until(pilot, lambda: "Hello, the roof." in screen_text(pilot.app))
+        await pilot.press("escape")
+        for name, why in (("old.bak", "exclude: *.bak"), ("broken.pdf", "failed: ")):
+            await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
+            await pilot.press("ctrl+u")
+            await go_to(pilot, name)
+            await pilot.press("enter")
+            await until(pilot, lambda: "There is no text of this file in the index." in screen_text(pilot.app))
+            assert why in screen_text(pilot.app)
+            await pilot.press("escape")
+
+
+async def test_a_word_typed_in_one_go_is_searched_for_once(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    browse, searches = Library.browse, list[str]()
+
+    def counted(library: Library, folder: Path | None, words: str, *more: object) -> Listed:
+        searches.append(words)
+        return browse(library, folder, words, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(panel, "_FILTER_SECONDS", 3600.0)
+    monkeypatch.setattr(Library, "browse", counted)
+    async with opened() as pilot:
+        await open_library(pilot)
+        await pilot.press(*"notes")
+        await pilot.pause(0.2)
+        assert searches == [""]
+        await pilot.press("enter")  # does not wait for another letter
+        await until(pilot, lambda: "third flower pot" in screen_text(pilot.app))
+        assert searches == ["", "notes"]
+
+
+async def test_a_search_that_the_next_letter_outdates_is_given_up(
+    opened: Open, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browse, given_up, begun = Library.browse, threading.Event(), threading.Event()
+
+    def slow(library: Library, folder: Path | None, words: str, shown: Shown, stop: Callable[[], bool]) -> Listed:
+        if words != "d":
+            return browse(library, folder, words, shown, stop)
+        begun.set()
+        while not stop():
+            pass
+        try:
+            return browse(library, folder, words, shown, stop)
+        except Cancelled:
+            given_up.set()
+            raise
+
+    with Store.open(world.settings.data_dir, world.settings.store, writer=True) as store:
+        fill(store, world.folder / "many", 3_000)
+    monkeypatch.setattr(Library, "browse", slow)
+    async with opened() as pilot:
+        await open_library(pilot)
+        await pilot.press("d")
+        await until(pilot, begun.is_set)
+        await pilot.press(*"oors")
+        await until(pilot, lambda: "house/doors.md" in screen_text(pilot.app))
+        assert given_up.is_set()
 
 
 async def test_a_folder_is_forgotten_and_remembered(opened: Open, world: World) -> None:
@@ -335,15 +396,21 @@ async def test_before_anything_is_indexed(opened: Open, tmp_path: Path) -> None:
     assert not (tmp_path / "no-data").exists(), "looking creates nothing"
 
 
+def fill(store: Store, folder: Path, number: int) -> None:
+    """Record so many empty files, which need not exist."""
+    with store._database.write() as connection:
+        for n in range(number):
+            path = folder / f"file {n:06}.md"
+            row, _ = upsert(connection, path, "", "", FileStamp(1, 2, 3, "p"), FileState.SKIPPED, "empty")
+            checksums.seal(connection, row, count=True)
+
+
 async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, world: World) -> None:
     """The work of a frame is counted in rows: those drawn, and those asked for."""
     big = world.folder / "big"
     place = world.settings.data_dir
-    with Store.open(place, world.settings.store, writer=True) as store, store._database.write() as connection:
-        for number in range(100_000):
-            path = big / f"file {number:06}.md"
-            row, _ = upsert(connection, path, "", "", FileStamp(1, 2, 3, "p"), FileState.SKIPPED, "empty")
-            checksums.seal(connection, row, count=True)
+    with Store.open(place, world.settings.store, writer=True) as store:
+        fill(store, big, 100_000)
     requested: list[int] = []
     async with opened() as pilot:
         await open_library(pilot, "big/")

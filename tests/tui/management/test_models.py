@@ -31,8 +31,10 @@ def test_the_embedded_reader_stands_first_and_a_missing_model_says_why(world: Wo
     session = world.session()
     missing = session.settings.model.model_copy(update={"name": "/models/nothing"})
     session.settings = session.settings.model_copy(update={"model": missing})
-    report = ModelsView(session).report()
+    early, report = ModelsView(session).reports()
     session.detach()
+    assert not early.is_final and report.is_final
+    assert [row.name for row in early.rows] == [row.name for row in report.rows]
     assert [row.name for row in report.rows][:1] == ["embedded"] and report.rows[0].suits
     assert report.rows[0].verdict == "fits; needs no download and no GPU"
     assert "of disk for this text" in report.rows[0].facts

@@ -36,10 +36,10 @@ async def test_activity_says_how_far_and_why_it_waits(opened: Open, world: World
     async with opened() as pilot:
         await pilot.press("f4")
         await until(pilot, lambda: "everything is up to date" in screen_text(pilot.app))
-        assert "2.5 a second" not in screen_text(pilot.app), "the status bar says that nothing is to be done"
+        assert "2.5 chunks a second" not in screen_text(pilot.app), "the status bar says that nothing is to be done"
         published(world)  # activity that is a minute old counts no more
         pilot.app.backend.now = WARMING
-        await until(pilot, lambda: "2.5 a second · 4 min left" in screen_text(pilot.app))
+        await until(pilot, lambda: "2.5 chunks a second · 4 min left" in screen_text(pilot.app))
         await until(pilot, lambda: "everything is up to date" not in screen_text(pilot.app))
         await until(pilot, lambda: f"indexed by process {os.getpid()}" in screen_text(pilot.app))
         assert "roof⟨U+202E⟩.txt" in screen_text(pilot.app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from tests.store.made import key, kv_for
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import World
 from tests.tui.pictures import LOOKS, compare
-from tests.tui.scripted import ScriptedBackend
+from tests.tui.scripted import WARMING, WATCHING, ScriptedBackend
 
 pytestmark = LOOKS
 
@@ -59,6 +59,12 @@ def app_of(pilot: Pilot[int]) -> DeskRagApp:
     return pilot.app
 
 
+def at_work(rate: float, seconds_left: float | None, waiting: str) -> Activity:
+    """What a process that fills caches says of itself; of this second for as long as the pictures take."""
+    soon = time.time() + 60
+    return Activity(1, soon, IndexStage.WARM, 1_310, 2_540, "chunks", rate, seconds_left, waiting, "mail/2025-06.mbox")
+
+
 @pytest.fixture
 def busy(world: World) -> World:
     """The world with a chunk KV, and another process that fills more."""
@@ -66,7 +72,7 @@ def busy(world: World) -> World:
         passage = store.passages_of(world.folder / "notes.md")[0]
         name = key("notes")
         assert store.put_kv(name, kv_for(name), [passage.chunk.chunk_id], 0.1)
-        store.publish_activity(Activity(1, time.time(), IndexStage.WARM, 1, 4, "chunks", 0.5, 200.0, "", "notes.md"))
+        store.publish_activity(at_work(1.7, 720.0, ""))
     return world
 
 
@@ -74,7 +80,8 @@ def busy(world: World) -> World:
     ("name", "pressed", "signs"),
     [
         ("library", "f3", ("photo.png", "4 files read", "~/docs/house")),
-        ("activity", "f4", ("Could not be read",)),
+        ("activity", "f4", ("at work", "1.7 chunks a second · 12 min left", "broken.pdf")),
+        ("activity-waiting", "f4", ("waiting: other programs use the CPU (74 %)", "broken.pdf")),
         ("cache", "f5", ("notes.md",)),
         ("settings", "f2", ("model.name",)),
         ("doctor", "f8", ("3 checks: 1 failed",)),
@@ -86,12 +93,16 @@ async def test_panel(
 ) -> None:
     monkeypatch.setattr(machine, "measure", lambda _settings, text: Machine(0, 0, 12 << 30, 1 << 30, text))
     monkeypatch.setattr(machine, "with_rates", lambda measured, _settings: measured)
-    monkeypatch.setattr(aside, "one", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(aside, "each", lambda function, *arguments: function(*arguments))
     session = Session(busy.settings, [busy.folder], busy.config, checks)
-    app = DeskRagApp(ScriptedBackend(session=session), [busy.folder])
+    status = replace(WARMING, waiting="") if name.startswith("activity") else WATCHING
+    app = DeskRagApp(ScriptedBackend(session=session, now=status), [busy.folder])
+    if name == "activity-waiting":
+        with Store.open(busy.settings.data_dir, busy.settings.store, writer=True) as store:
+            store.publish_activity(at_work(0.0, None, "other programs use the CPU (74 %)"))
 
     async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: "watching" in screen_text(app))
+        await until(pilot, lambda: "12,431 files" in screen_text(app))
         await pilot.press(pressed)
         await until(pilot, lambda: all(sign in screen_text(app) for sign in signs), 60)
 

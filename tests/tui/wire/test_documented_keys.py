@@ -53,7 +53,7 @@ def _undo(walker: Walker) -> None:
     walker.sees("Type to filter", "house", "notes.md")
     walker.send("notes")
     walker.sees("1 chunk")
-    walker.send("\r")
+    walker.press("entry_actions")
     walker.sees("Exclude it")
     walker.send("x")
     walker.sees("is added to")

@@ -193,7 +193,9 @@ def test_a_drive_without_room_for_caches(desk: Desk) -> None:
     desk.send(Q)
     desk.sees("first word")
     desk.send("\x1b[15~")
-    desk.sees("because 100000 GiB of the drive stay free (reserve_gib)")
+    desk.sees("because 100000 GiB of the drive stay free (reserve_gib)", "! full", "kv_dir under [store].")
+    desk.send("\x1bOS")
+    desk.sees("! disk full: 2 chunks without cache, so answers are slower F5 says what helps")
     desk.send("\x1b")
     desk.quit()
 

@@ -171,6 +171,23 @@ def _into_and_out_of_a_folder(walker: Walker) -> None:
     walker.sees("notes.md")
 
 
+def _opens_an_entry(walker: Walker) -> None:
+    """What the footer calls "Open": a folder, and the text of a file, without a menu between."""
+    _into_and_out_of_a_folder(walker)
+    walker.send("doors" + _ENTER)  # faster than the list
+    walker.sees("house/doors.md · as desk-rag read it", "The kitchen door is painted green.")
+    walker.send(_ESCAPE)
+    walker.sees_no("as desk-rag read it")
+    walker.send(_ESCAPE)
+    walker.sees("notes.md")
+    walker.send("broken" + _ENTER)
+    walker.sees("There is no text of this file in the index.", "failed: ")
+    walker.send(_ESCAPE)
+    walker.sees_no("There is no text of this file in the index.")
+    walker.send(_ESCAPE)
+    walker.sees("notes.md")
+
+
 def _entry_actions(walker: Walker) -> None:
     walker.sees("house", "notes.md")
     walker.press("entry_actions")
@@ -280,7 +297,7 @@ CHECKS: dict[tuple[str, str], Check] = {
     ("models", "Esc"): _at("models", "name another model", _leaves),
     ("library", "letters"): _at("library", "notes.md", _filters("roof", "notes.md")),
     ("library", "Up, Down"): _at("library", "notes.md", _library_moves),
-    ("library", "Enter"): _at("library", "notes.md", _into_and_out_of_a_folder),
+    ("library", "Enter"): _at("library", "notes.md", _opens_an_entry),
     ("library", "entry_actions"): _at("library", "notes.md", _entry_actions),
     ("library", "Backspace"): _at("library", "notes.md", _into_and_out_of_a_folder),
     ("library", "show"): _at("library", "notes.md", _show),

@@ -1,0 +1,112 @@
+"""Faults that were met in daily use of the program, each as the bytes that showed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.tui.wording import reading_seconds
+from tests.tui.terminal import Terminal
+from tests.tui.wire.test_documented_keys import PROMPT, Walker
+
+LONG = f"{'long name of a file ' * 5}that fits nowhere.md"
+
+
+def _program(place: Path, **env: str) -> Terminal:
+    docs = place / "docs"
+    docs.mkdir()
+    (docs / ".env").write_text("password: hunter2\n")
+    (docs / ".git").mkdir()
+    (docs / LONG).write_text("# Fence\n\nThe fence is 23 metres long.\n")
+    return Terminal(
+        ["-m", "tests.tui.wire.program", str(place)],
+        columns=80,
+        rows=24,
+        env={"HOME": str(place), "TMPDIR": str(place), **env},
+    )
+
+
+@pytest.fixture(scope="module")
+def walker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
+    """The program in a terminal of 80x24, over a home of its own."""
+    place = tmp_path_factory.mktemp("daily")
+    terminal = _program(place)
+    try:
+        terminal.until(lambda: PROMPT in terminal.text and "watching" in terminal.text, 60)
+        yield Walker(terminal, place)
+    finally:
+        terminal.close()
+
+
+def test_a_notice_takes_the_width_of_a_narrow_terminal(walker: Walker) -> None:
+    walker.press("export")
+    walker.sees("There is nothing to export yet: no question of this chat has been")
+    assert reading_seconds("New chat.") < 4 < reading_seconds("There is nothing to export yet: no question …")
+
+
+def test_activity_names_the_files_that_could_not_be_read(walker: Walker) -> None:
+    walker.press("activity")
+    walker.sees("is not a PDF that can be opened (damaged?): broken.pdf")
+    walker.press("activity")
+    walker.sees(PROMPT)
+
+
+def test_the_library_says_what_a_rule_is_about(walker: Walker) -> None:
+    walker.press("library")
+    walker.sees("may hold secrets: .env", "belongs to tools: .git/")
+    walker.send(".env")
+    walker.sees("left out: may hold secrets: .env")
+    walker.send("\x1b")
+    walker.sees("notes.md")
+    walker.press("library")
+    walker.sees(PROMPT)
+
+
+def test_a_wrong_value_is_called_wrong_without_the_path_of_the_settings(walker: Walker) -> None:
+    walker.press("settings")
+    walker.sees("model.name")
+    walker.send("answer.top_k\r")
+    walker.sees("Enter takes it")
+    walker.send("x\r")
+    walker.sees("'answer.top_k': must be a whole number.")
+    assert "config.toml: '" not in walker.terminal.text
+    walker.send("\x1b")
+    walker.sees_no("Enter takes it")
+    walker.press("settings")
+    walker.sees(PROMPT)
+
+
+def test_models_are_listed_before_their_speed_is_measured(walker: Walker) -> None:
+    walker.press("models")
+    walker.terminal.until(lambda: "ships with desk-rag" in walker.terminal.text, 120)
+    assert "measuring how fast they are here …" in " ".join(walker.terminal.text.split())
+    walker.terminal.until(lambda: "measuring" not in walker.terminal.text, 120)
+    walker.sees("tokens per second")
+    walker.press("models")
+    walker.sees(PROMPT)
+
+
+def test_enter_asks_about_a_folder_whose_name_is_typed_in_full(walker: Walker) -> None:
+    walker.send("what is green? @house")
+    walker.sees("@house.md")
+    walker.send("/")
+    walker.sees_no("@house.md")
+    walker.terminal.until(lambda: walker.terminal.text.count("@house/") == 2)  # it is offered, and marked
+    walker.send("\r")
+    walker.sees("› what is green? @house/", "first word")
+
+
+def test_ascii_signs_are_like_what_they_stand_for(tmp_path: Path) -> None:
+    terminal = _program(tmp_path, LC_ALL="C", TERM="linux")
+    try:
+        terminal.until(lambda: "enter Ask" in terminal.text and "watching" in terminal.text, 60)
+        terminal.send("when does the warranty end?\r")
+        terminal.until(lambda: "first word" in terminal.text)
+        assert terminal.text.isascii()
+        rows = terminal.text.splitlines()
+        assert any(row.startswith("|> when does the warranty end?") for row in rows)
+        assert any(row.startswith(f"| {PROMPT}") for row in rows)
+    finally:
+        terminal.close()

@@ -15,13 +15,13 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from desk_rag.documents import archives, ocr
-from desk_rag.documents.formats import format_of_name, readable_in_part, unread_kind
+from desk_rag.documents.formats import format_of_name, may_have_attachments, readable_in_part, unread_kind
 from desk_rag.documents.parser_process import TRY_AGAIN, Cutting, ParserProcess, Request
 from desk_rag.errors import (
     BrokenDocument,
@@ -36,7 +36,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "10"
+PARSER_VERSION = "11"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -151,13 +151,29 @@ def ask_parser(
         archives.reads(path.name, settings),
     )  # fmt: skip
     try:
-        reply = _parser(settings.parser_mib).parse(request, stop)
+        reply = _reply(_parser(settings.parser_mib), request, stop)
     except DocumentError as error:
         raise type(error)(f"{path} {error.message}.", remedy=error.remedy) from error
     if "error" in reply:
         kind = _ERRORS.get(str(reply["error"]), BrokenDocument)
         raise kind(f"{path} {reply.get('message')}.", remedy=str(reply.get("remedy") or ""))
     return source, reply
+
+
+def _reply(parser: ParserProcess, request: Request, stop: Callable[[], bool]) -> dict[str, object]:
+    """Have a file parsed; a mail whose attachments take too much time or memory, without them."""
+    may_retry = may_have_attachments(request.name)
+    try:
+        reply = parser.parse(request, stop)
+        if not (may_retry and reply.get("last")):
+            return reply
+    except BrokenDocument:
+        if not may_retry:
+            raise
+    reply = parser.parse(replace(request, attachments=False), stop)
+    if "error" not in reply:
+        reply["note"] = "; ".join(filter(None, [str(reply["note"]), "attachments took too much time or memory"]))
+    return reply
 
 
 @contextmanager

@@ -219,7 +219,8 @@ def _read_up_to(
 ) -> tuple[SourceFile, bytes]:
     """Read at most `most` bytes of a file; a larger file raises UnreadableDocument unless `in_part`.
 
-    Size, time and inode are compared before and after, so that no document mixes two versions of its file.
+    Size, time and inode are compared before and after, so that no document mixes two versions of its file. Of a file
+    `in_part` that only grew meanwhile, what was there before is returned.
     """
     try:
         if is_online_only(path.stat()):
@@ -242,6 +243,10 @@ def _read_up_to(
             )
         digest, data = _drain(descriptor, before.st_size, most, stop, keep=keep)
         after = os.fstat(descriptor)
+        if in_part and has_grown(before, after):  # a log: what was there is still there
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            is_same = _drain(descriptor, before.st_size, most, stop, keep=False)[0] == digest
+            after = before if is_same else after
     except OSError as error:
         raise _unreadable(path, error) from error
     finally:
@@ -268,6 +273,11 @@ def _drain(descriptor: int, size: int, most: int, stop: Callable[[], bool], *, k
         if keep:
             pieces.append(piece)
     return digest.hexdigest(), b"".join(pieces)
+
+
+def has_grown(before: os.stat_result, after: os.stat_result) -> bool:
+    """Return whether a file has become longer."""
+    return before.st_ino == after.st_ino and before.st_size < after.st_size
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import pytest
 
 from desk_rag.config import IndexSettings
 from desk_rag.ingest import freshness
+from desk_rag.ingest.deletions import note_missing
 from desk_rag.ingest.freshness import Backlog, look
 from desk_rag.ingest.pipeline import index_path, sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -167,6 +168,35 @@ def test_a_renamed_file_keeps_its_chunks(store: Store, docs: Path, prompt: Promp
     freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
     assert store.document(docs / "house" / "door.txt") is None
     assert store.passages_of(docs / "entrance.txt")
+
+
+def test_a_deleted_file_is_forgotten_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    roof = docs / "house" / "roof.md"
+    roof.unlink()
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    assert (backlog.gone, backlog.waiting) == ((roof,), 0)
+    left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert left == Backlog(read=1)
+    assert store.document(roof) is None and not store.search_words("roofer", 5)
+    assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
+
+
+def test_many_deleted_files_and_those_that_somebody_keeps_are_left_to_the_sweep(
+    store: Store, docs: Path, prompt: PromptFormat
+) -> None:
+    (docs / "house" / "roof.md").unlink()
+    note_missing(store, docs)
+    assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
+    for number in range(6):
+        (docs / f"{number}.txt").write_text(f"Note {number} on the roof.\n")
+    sync(store, docs, prompt)
+    for number in range(6):
+        (docs / f"{number}.txt").unlink()
+    assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
+    shutil.move(docs, docs.with_name("away"))
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert store.document(docs / "house" / "door.txt") is not None
 
 
 def test_many_or_large_files_are_left_to_the_index_and_named(store: Store, docs: Path, prompt: PromptFormat) -> None:

@@ -220,6 +220,7 @@ class _Look:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    self._met.add(entry.path)
                     if entry.is_dir(follow_symlinks=False):
                         if entry.path not in self._known:  # a folder in the catalog is left out as a whole
                             inside.append(entry.path)
@@ -228,6 +229,7 @@ class _Look:
                     else:
                         self._complete = False
         except NotADirectoryError:
+            self._met.add(folder)
             self._compare(folder, lambda: os.stat(folder))  # noqa: PTH116
         except OSError:  # gone, or its drive is: its documents are kept and marked where they are quoted
             return []
@@ -235,7 +237,6 @@ class _Look:
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._known.get(place)
-        self._met.add(place)
         if known is not None and known[3] == FileState.FAILED.value and self._was_locked(place):
             self._examine(Path(os.fsdecode(place)), self._changed)
             return

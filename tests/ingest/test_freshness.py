@@ -173,7 +173,7 @@ def test_a_renamed_file_keeps_its_chunks(store: Store, docs: Path, prompt: Promp
 def test_a_deleted_file_is_forgotten_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:
     roof = docs / "house" / "roof.md"
     roof.unlink()
-    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG, hints=[roof])
     assert (backlog.gone, backlog.waiting) == ((roof,), 0)
     left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
     assert left == Backlog(read=1)

@@ -39,6 +39,8 @@ _MOST_HINTS = 500
 _MOST_NAMES = 3
 _MOST_MISSING = 200
 """Files not met in any folder of which it is asked whether they are there."""
+_TICK = 0.05
+"""Seconds by which the time of a file may lag behind the clock."""
 _RULE_FILES = (b".gitignore", b".deskragignore")
 
 
@@ -149,7 +151,7 @@ def read_small(
         elif event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
             added += path in backlog.new
             done.add(path)
-        elif event.state is FileState.FAILED or store.document(path) is not None:
+        elif event.state is FileState.FAILED or path in backlog.changed or store.document(path) is not None:
             done.add(path)  # its reason is in the catalog
     new = tuple(path for path in backlog.new if path not in done)
     changed = tuple(path for path in backlog.changed if path not in done)
@@ -180,6 +182,8 @@ class _Look:
         self._changed: dict[Path, None] = {}
         self._left_out: set[Path] = set()
         self._met: set[bytes] = set()
+        self._ruled: list[bytes] = []
+        """Folders whose rules about what is left out are newer than the index."""
 
     def run(self, hints: Iterable[Path]) -> Backlog:
         for path in islice(hints, _MOST_HINTS):
@@ -191,6 +195,8 @@ class _Look:
                 self._complete = False
                 break
             pending += self._compare_folder(pending.pop())
+        for folder in self._ruled:
+            self._compare_rules(folder)
         indexed = FileState.INDEXED.value
         read = sum(row[3] == indexed for row in self._known.values())
         return Backlog(read, tuple(self._new), tuple(self._changed), self._complete, self._gone())
@@ -221,6 +227,8 @@ class _Look:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     self._met.add(entry.path)
+                    if entry.name in _RULE_FILES and self._is_newer(entry):
+                        self._ruled.append(folder)
                     if entry.is_dir(follow_symlinks=False):
                         if entry.path not in self._known:  # a folder in the catalog is left out as a whole
                             inside.append(entry.path)
@@ -234,6 +242,31 @@ class _Look:
         except OSError:  # gone, or its drive is: its documents are kept and marked where they are quoted
             return []
         return inside
+
+    def _is_newer(self, entry: os.DirEntry[bytes]) -> bool:
+        """Return whether a file is newer than all that the catalog says."""
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except OSError:
+            return False
+        return max(info.st_mtime, info.st_ctime) > self._store.newest_outcome() - _TICK
+
+    def _compare_rules(self, folder: bytes) -> None:
+        """Note the files below a folder that its new rules leave out, or no longer leave out."""
+        from desk_rag.documents import discovery
+        from desk_rag.documents.discovery import FoundFile
+
+        below = [place for place in self._known if place.startswith(folder + b"/")]
+        for place in below:
+            path, (*stamp, state) = Path(os.fsdecode(place)), self._known[place]
+            root = _root_of(path, self._roots)
+            if root is None or not self._has_time():
+                self._complete = False
+                continue
+            is_wanted = isinstance(discovery.examine(root, path, self._settings), FoundFile)
+            was_left_out = state == FileState.SKIPPED.value and not any(stamp)
+            if os.path.lexists(place) and (was_left_out if is_wanted else state == FileState.INDEXED.value):
+                self._changed[path] = None
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._known.get(place)

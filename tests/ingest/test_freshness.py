@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.config import IndexSettings
+from desk_rag.documents.status import FileState
 from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import note_missing
 from desk_rag.ingest.freshness import Backlog, look
@@ -168,6 +169,24 @@ def test_a_renamed_file_keeps_its_chunks(store: Store, docs: Path, prompt: Promp
     freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
     assert store.document(docs / "house" / "door.txt") is None
     assert store.passages_of(docs / "entrance.txt")
+
+
+def test_a_new_rule_counts_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    roof, door, log = docs / "house" / "roof.md", docs / "house" / "door.txt", docs / "tools" / "debug.log"
+
+    def answered() -> set[Path]:
+        backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+        left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+        assert left.waiting == 0
+        return {row.path for row in store.documents(docs) if row.state is FileState.INDEXED}
+
+    assert answered() == {roof, door}
+    (docs / "house" / ".deskragignore").write_text("roof.md\n")
+    assert answered() == {door} and not store.search_words("roofer", 5)
+    (docs / ".deskragignore").write_text("house/\n!*.log\n")
+    assert answered() == {log}
+    (docs / ".deskragignore").write_text("")
+    assert log not in answered()
 
 
 def test_a_deleted_file_is_forgotten_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:

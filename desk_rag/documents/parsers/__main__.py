@@ -218,6 +218,8 @@ def _answer(name: str, data: bytes, allowed: Limits, cutter: _Cutter | None, *, 
         return {"format": file_format.value, "title": parsed.title, "note": parsed.note, **content}
     except DocumentError as error:
         return {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
+    except RecursionError:
+        message = "has parts inside parts, too deep to be read"
     except MemoryError:
         message = f"needs more than {sys.argv[1]} MiB of memory to read"
     except Exception as error:  # a parser's own mistake on odd content must not end the index run

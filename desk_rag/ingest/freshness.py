@@ -249,7 +249,7 @@ class _Look:
             info = entry.stat(follow_symlinks=False)
         except OSError:
             return False
-        return max(info.st_mtime, info.st_ctime) > self._store.newest_outcome() - _TICK
+        return max(info.st_mtime, info.st_ctime) > self._store.listing.newest_outcome() - _TICK
 
     def _compare_rules(self, folder: bytes) -> None:
         """Note the files below a folder that its new rules leave out, or no longer leave out."""
@@ -303,7 +303,7 @@ class _Look:
         if not self._left_out.isdisjoint(path.parents):
             return
         verdict = discovery.examine(root, path, self._settings)
-        if isinstance(verdict, FoundFile) and verdict.size:
+        if isinstance(verdict, FoundFile) and (verdict.size or is_read):
             kind[path] = None
         elif isinstance(verdict, LeftOut) and verdict.path != path:
             self._left_out.add(verdict.path)

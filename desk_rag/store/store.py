@@ -188,10 +188,6 @@ class Store(StoreHealth):
         """Return (size, mtime_ns, inode, state) by path of at most `limit` known paths, newest row first."""
         return self._catalog.stamps(under, limit)
 
-    def newest_outcome(self) -> float:
-        """Return the Unix time at which a file was last read or left out; 0 if none was."""
-        return self._catalog.newest_outcome()
-
     def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:
         """Return (state, reason, number of files) of the skipped and failed files, grouped by reason without path."""
         return self._catalog.unread_reasons(under)

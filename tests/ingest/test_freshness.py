@@ -191,11 +191,15 @@ def test_a_new_rule_counts_before_the_answer(store: Store, docs: Path, prompt: P
 
 def test_a_deleted_file_is_forgotten_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:
     roof = docs / "house" / "roof.md"
+    (docs / "house" / "door.txt").write_text("")
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert not store.search_words("kitchen", 5)
     roof.unlink()
     backlog = look(store, [docs], SETTINGS, seconds=_LONG, hints=[roof])
     assert (backlog.gone, backlog.waiting) == ((roof,), 0)
     left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
-    assert left == Backlog(read=1)
+    assert left == Backlog(read=0)
     assert store.document(roof) is None and not store.search_words("roofer", 5)
     assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
 

@@ -182,11 +182,6 @@ class Catalog:
         with self._database.read() as connection:
             return int(connection.execute(query, scope.values).fetchone()[0])
 
-    def newest_outcome(self) -> float:
-        """Return the Unix time at which a file was last read or left out; 0 if none was."""
-        with self._database.read() as connection:
-            return float(connection.execute("SELECT COALESCE(MAX(indexed_at), 0) FROM documents").fetchone()[0])
-
     def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
         """Return (size, mtime_ns, inode, state) of at most `limit` known paths at or below `under`, newest row first.
 

@@ -92,9 +92,9 @@ def _lacks_files(backlog: Backlog) -> bool:
 def _read_small(
     engine: AnswerEngine, backlog: Backlog, index: IndexSettings, stop: Callable[[], bool]
 ) -> Backlog:
-    """Read a few small files and make their vectors; only the writer can."""
+    """Read a few small files and make their vectors, and forget those that are gone; only the writer can."""
     store, prompt = engine.store, engine.model.prompt
-    if not backlog.waiting or not store.writer:
+    if not (backlog.waiting or backlog.gone) or not store.writer:
         return backlog
     left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, index, stop)
     end = time.monotonic() + _EMBED_SECONDS

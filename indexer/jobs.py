@@ -12,18 +12,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.config import IndexSettings
+from desk_rag.documents.formats import readable_in_part
 from desk_rag.errors import Cancelled
 
 T = TypeVar("T")
 GONE_SECONDS = 3.0
 """Seconds after which a vanished file is checked again: some editors save by deleting and writing again."""
 _LONGEST_BACKOFF = 300.0
+_MOST_TRIES = 3
+"""Times that a growing text is waited for."""
 _TASK_POLL_SECONDS = 0.2
 _SWEEP_HANDICAP = 5.0
 """Seconds by which changed files precede a sweep: one edit should not wait for a sweep of the whole folder, and many
@@ -58,6 +61,12 @@ class FileJob:
     """State of the file when the job was queued; None if it did not exist."""
     tries: int = 0
     """Times the job was queued again because the file kept changing."""
+
+    def is_settled(self, now: FileSnapshot) -> bool:
+        """Return whether a file can be read: it stands still, or is a log that somebody writes all the time."""
+        if self.seen is None or now == self.seen:
+            return now == self.seen
+        return self.tries >= _MOST_TRIES and now.size > self.seen.size and readable_in_part(self.path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +232,9 @@ class JobQueue:
         self._sweeps[job.root] = min(job.due, self._sweeps.get(job.root, job.due))
 
     def _put_file(self, job: FileJob) -> None:
+        older = self._files.get(job.path)
+        if older is not None and older.change is job.change and older.tries > job.tries:
+            job = replace(job, tries=older.tries)  # a file that is written all the time is announced all the time
         self._files[job.path] = job
         self._count += 1
         heapq.heappush(self._order, (job.due, self._count, job.path))

@@ -237,7 +237,7 @@ class Worker:
         now = look(job.path)
         if now is None and job.change is Change.CHANGED:
             self._again(job, None, Change.GONE)
-        elif now is not None and now != job.seen:
+        elif now is not None and not job.is_settled(now):
             self._again(job, now, Change.CHANGED)
         elif now is None and self._many_gone(job):
             self._jobs.put(SweepJob(job.root, self.next_sweep_of(job.root)))

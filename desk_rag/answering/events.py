@@ -93,13 +93,13 @@ class Citation:
     quote: str
     as_of: float | None = None
     """None if the file itself contains the quote; else the Unix time at which it was indexed."""
+    is_lost: bool = False  # the file was read and no longer contains the quote
 
     @property
     def origin(self) -> str:
         """'from the index of 2026-11-22' if the file could not be read or has lost the quote; else ''."""
-        if self.as_of is None:
-            return ""
-        return f"from the index of {date.fromtimestamp(self.as_of)}"
+        lost = "no longer in the file; " if self.is_lost else ""
+        return "" if self.as_of is None else f"{lost}from the index of {date.fromtimestamp(self.as_of)}"
 
 
 class Support(Enum):

@@ -15,13 +15,13 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from desk_rag.documents import archives, ocr
-from desk_rag.documents.formats import format_of_name, readable_in_part, unread_kind
+from desk_rag.documents.formats import format_of_name, may_have_attachments, readable_in_part, unread_kind
 from desk_rag.documents.parser_process import TRY_AGAIN, Cutting, ParserProcess, Request
 from desk_rag.errors import (
     BrokenDocument,
@@ -36,7 +36,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "10"
+PARSER_VERSION = "11"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -151,13 +151,29 @@ def ask_parser(
         archives.reads(path.name, settings),
     )  # fmt: skip
     try:
-        reply = _parser(settings.parser_mib).parse(request, stop)
+        reply = _reply(_parser(settings.parser_mib), request, stop)
     except DocumentError as error:
         raise type(error)(f"{path} {error.message}.", remedy=error.remedy) from error
     if "error" in reply:
         kind = _ERRORS.get(str(reply["error"]), BrokenDocument)
         raise kind(f"{path} {reply.get('message')}.", remedy=str(reply.get("remedy") or ""))
     return source, reply
+
+
+def _reply(parser: ParserProcess, request: Request, stop: Callable[[], bool]) -> dict[str, object]:
+    """Have a file parsed; a mail whose attachments take too much time or memory, without them."""
+    may_retry = may_have_attachments(request.name)
+    try:
+        reply = parser.parse(request, stop)
+        if not (may_retry and reply.get("last")):
+            return reply
+    except BrokenDocument:
+        if not may_retry:
+            raise
+    reply = parser.parse(replace(request, attachments=False), stop)
+    if "error" not in reply:
+        reply["note"] = "; ".join(filter(None, [str(reply["note"]), "attachments took too much time or memory"]))
+    return reply
 
 
 @contextmanager
@@ -203,7 +219,8 @@ def _read_up_to(
 ) -> tuple[SourceFile, bytes]:
     """Read at most `most` bytes of a file; a larger file raises UnreadableDocument unless `in_part`.
 
-    Size, time and inode are compared before and after, so that no document mixes two versions of its file.
+    Size, time and inode are compared before and after, so that no document mixes two versions of its file. Of a file
+    `in_part` that only grew meanwhile, what was there before is returned.
     """
     try:
         if is_online_only(path.stat()):
@@ -226,6 +243,10 @@ def _read_up_to(
             )
         digest, data = _drain(descriptor, before.st_size, most, stop, keep=keep)
         after = os.fstat(descriptor)
+        if in_part and has_grown(before, after):  # a log: what was there is still there
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            is_same = _drain(descriptor, before.st_size, most, stop, keep=False)[0] == digest
+            after = before if is_same else after
     except OSError as error:
         raise _unreadable(path, error) from error
     finally:
@@ -252,6 +273,11 @@ def _drain(descriptor: int, size: int, most: int, stop: Callable[[], bool], *, k
         if keep:
             pieces.append(piece)
     return digest.hexdigest(), b"".join(pieces)
+
+
+def has_grown(before: os.stat_result, after: os.stat_result) -> bool:
+    """Return whether a file has become longer."""
+    return before.st_ino == after.st_ino and before.st_size < after.st_size
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -62,6 +62,8 @@ class PlaceUnits:
     """True if the outermost heading belongs to the place: the sheet, the message, the event."""
     inside: str = ""
     """Mark before that heading where it is a file with pages of its own: '!/' in an archive."""
+    has_attachments: bool = False
+    """True if files with places of their own are attached to what that heading names."""
 
 
 _PLACE_UNITS = {
@@ -70,9 +72,9 @@ _PLACE_UNITS = {
     Format.SHEETS: PlaceUnits("sheet", "sheets", "row", "rows", names_section=True),
     Format.NOTEBOOK: PlaceUnits("cell", "cells"),
     Format.EBOOK: PlaceUnits("section", "sections", names_section=True),
-    Format.MAIL: PlaceUnits(names_section=True),
-    Format.OUTLOOK: PlaceUnits(names_section=True),
-    Format.MAILBOX: PlaceUnits("message", "messages", names_section=True),
+    Format.MAIL: PlaceUnits(names_section=True, has_attachments=True),
+    Format.OUTLOOK: PlaceUnits(names_section=True, has_attachments=True),
+    Format.MAILBOX: PlaceUnits("message", "messages", names_section=True, has_attachments=True),
     Format.CALENDAR: PlaceUnits("entry", "entries", names_section=True),
     Format.CONTACTS: PlaceUnits("entry", "entries", names_section=True),
     Format.ARCHIVE: PlaceUnits(names_section=True, inside="!/"),
@@ -190,6 +192,11 @@ def place_units(name: str) -> PlaceUnits:
     if is_archive(name):
         promised = Format.ARCHIVE
     return PlaceUnits() if promised is None else _PLACE_UNITS.get(promised, PlaceUnits())
+
+
+def may_have_attachments(name: str) -> bool:
+    """Return whether a file of this name is a mail or a mailbox."""
+    return place_units(name).has_attachments
 
 
 def unread_kind(name: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from desk_rag.documents.formats import PlaceUnits
+from desk_rag.documents.formats import PlaceUnits, place_units
 
 LEVELS = " › "
 """Between the levels of a heading path."""
+ATTACHMENT = "Attachment "
+"""Beginning of the heading of a file attached to a mail, below that of the mail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,31 @@ class Location:
 
         A chunk over several sections (sheets, messages, events) is placed by their numbers, not by the first's name.
         """
+        if enclosing := self._enclosing():
+            return ", ".join(filter(None, map(str, enclosing)))
         units = self.units
         one_page = self.page_end in (None, self.page_start)
-        named = units.names_section and (one_page or units.inside)
-        section = self.heading.split(LEVELS)[0] if named else ""
-        if section and units.inside:
-            section = units.inside + section
-        if self.page_start is not None and (not section or units.inside):
+        section = self.heading.split(LEVELS)[0] if units.names_section and one_page else ""
+        if self.page_start is not None and not section:
             number = _counted(units.page, units.pages, self.page_start, self.page_end)
         elif self.line_start is not None:
             number = _counted(units.line, units.lines, self.line_start, self.line_end)
         else:
             number = ""
         return ", ".join(part for part in (section, number) if part)
+
+    def _enclosing(self) -> tuple[str, Location] | None:
+        """Return the name of a file inside the file, with what holds it, and the place in it; None if there is none."""
+        levels = self.heading.split(LEVELS)
+        if self.units.inside and self.heading:
+            name, shown, inside = levels[0], self.units.inside + levels[0], levels[1:]
+        elif self.units.has_attachments and len(levels) > 1 and levels[1].startswith(ATTACHMENT):
+            name, shown, inside = levels[1].removeprefix(ATTACHMENT), ", ".join(levels[:2]), levels[2:]
+        else:
+            return None
+        place = replace(self, heading=LEVELS.join(inside), units=place_units(name.rpartition("/")[2]), parts=())
+        counts_messages = self.units.page != PlaceUnits().page
+        return shown, replace(place, page_start=None, page_end=None) if counts_messages else place
 
     def within(self, text: str, start: int, end: int) -> Location:
         """Return the place of characters `start` to `end` of the chunk's text, as closely as it is known."""

@@ -74,6 +74,8 @@ class Request:
     """Time for recognising text in pictures of text, in addition to `seconds`; 0 for none."""
     as_archive: bool = False
     """Read the files inside."""
+    attachments: bool = True
+    """Read the files attached to a mail."""
 
 
 class ParserProcess:
@@ -106,7 +108,7 @@ class ParserProcess:
         child.files += 1
         header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
         header |= {"allow_secrets": request.allow_secrets, "ocr_seconds": request.ocr_seconds}
-        header |= {"as_archive": request.as_archive}
+        header |= {"as_archive": request.as_archive, "attachments": request.attachments}
         guard = _Guard(child.process, request.seconds + request.ocr_seconds, stop)
         answer: dict[str, object] | None = {}
         if request.cutting is not None:

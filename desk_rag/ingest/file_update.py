@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from desk_rag.documents import archives, file_chunks
 from desk_rag.documents import document as documents
 from desk_rag.documents.chunking import ChunkSize
 from desk_rag.documents.discovery import FoundFile, LeftOut, is_other_spelling
-from desk_rag.documents.formats import KIND_NOT_READ, format_of_name
+from desk_rag.documents.formats import KIND_NOT_READ, format_of_name, readable_in_part
 from desk_rag.documents.status import FileState
 from desk_rag.errors import (
     Cancelled,
@@ -151,9 +152,10 @@ class FileReader:
             file.path, self._settings, self._counter, self._size, self._stop, allow_secrets=file.allowed
         )
         source = document.source
-        if (source.size, source.mtime_ns) != (file.size, file.mtime_ns) or not _still(file):
+        is_same = (source.size, source.mtime_ns) == (file.size, file.mtime_ns)
+        if not (is_same or (source.size > file.size and readable_in_part(file.path.name))) or not _still(file):
             return FileEvent(file.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
-        self._store.put_document(document, chunks, stamp)
+        self._store.put_document(document, chunks, replace(stamp, size=source.size, mtime_ns=source.mtime_ns))
         return FileEvent(file.path, FileState.INDEXED, len(chunks), document.note)
 
     def _left_out(self, file: FoundFile, stamp: FileStamp, reason: str) -> FileEvent:
@@ -213,11 +215,13 @@ def is_gone(path: Path, root: Path | None = None) -> bool:
 
 
 def _still(file: FoundFile) -> bool:
+    """Return whether a file is as it was found, or a text that has only grown, as a log does."""
     try:
         now = file.path.stat()
     except OSError:
         return False
-    return (now.st_size, now.st_mtime_ns, now.st_ino) == (file.size, file.mtime_ns, file.inode)
+    has_grown = now.st_size > file.size and readable_in_part(file.path.name)
+    return now.st_ino == file.inode and (has_grown or (now.st_size, now.st_mtime_ns) == (file.size, file.mtime_ns))
 
 
 def _read_alike(one: Path, other: Path) -> bool:

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,10 @@ _MOST_BYTES = 4 << 20
 _READ_SECONDS = 2.0
 _MOST_HINTS = 500
 _MOST_NAMES = 3
+_MOST_MISSING = 200
+"""Files not met in any folder of which it is asked whether they are there."""
+_TICK = 0.05
+"""Seconds by which the time of a file may lag behind the clock."""
 _RULE_FILES = (b".gitignore", b".deskragignore")
 
 
@@ -52,6 +56,8 @@ class Backlog:
     """Files that have changed since they were read."""
     complete: bool = True
     """False if there was no time to scan every folder, so that there may be more."""
+    gone: tuple[Path, ...] = ()
+    """Files that are no longer there, if they are so few that nothing is kept for them."""
 
     @property
     def waiting(self) -> int:
@@ -121,14 +127,18 @@ def read_small(
     settings: IndexSettings,
     stop: Callable[[], bool],
 ) -> Backlog:
-    """Read the files of a backlog if they are few and small, and return what is left of it. `store` is the writer."""
+    """Read the files of a backlog if they are few and small, remove those that are gone, and return what is left.
+
+    `store` is the writer.
+    """
     from desk_rag.ingest.pipeline import index_path
 
-    if not backlog.is_small:
+    if not (backlog.is_small or backlog.gone):
         return backlog
     roots = store.volumes.roots()
     end, done, added = time.monotonic() + _READ_SECONDS, set[Path](), 0
-    for path in (*backlog.new, *backlog.changed):
+    waiting = (*backlog.new, *backlog.changed) if backlog.is_small else ()
+    for path in (*waiting, *backlog.gone):  # a file that was renamed takes over the chunks of the one that is gone
         root = _root_of(path, roots)
         if root is None or stop() or time.monotonic() > end:
             continue
@@ -136,14 +146,16 @@ def read_small(
             event = index_path(store, path, root, counter, size, settings, stop)
         except (StoreError, Cancelled):  # a full disk, or the question was withdrawn: the file stays in the backlog
             break
-        if event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
+        if event.state is FileState.REMOVED:
+            added -= 1
+        elif event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
             added += path in backlog.new
             done.add(path)
-        elif event.state is FileState.FAILED or store.document(path) is not None:
+        elif event.state is FileState.FAILED or path in backlog.changed or store.document(path) is not None:
             done.add(path)  # its reason is in the catalog
     new = tuple(path for path in backlog.new if path not in done)
     changed = tuple(path for path in backlog.changed if path not in done)
-    return Backlog(backlog.read + added, new, changed, backlog.complete)
+    return replace(backlog, read=backlog.read + added, new=new, changed=changed, gone=())
 
 
 def is_reading(store: Store) -> bool:
@@ -169,6 +181,9 @@ class _Look:
         self._new: dict[Path, None] = {}
         self._changed: dict[Path, None] = {}
         self._left_out: set[Path] = set()
+        self._met: set[bytes] = set()
+        self._ruled: list[bytes] = []
+        """Folders whose rules about what is left out are newer than the index."""
 
     def run(self, hints: Iterable[Path]) -> Backlog:
         for path in islice(hints, _MOST_HINTS):
@@ -180,9 +195,25 @@ class _Look:
                 self._complete = False
                 break
             pending += self._compare_folder(pending.pop())
+        for folder in self._ruled:
+            self._compare_rules(folder)
         indexed = FileState.INDEXED.value
         read = sum(row[3] == indexed for row in self._known.values())
-        return Backlog(read, tuple(self._new), tuple(self._changed), self._complete)
+        return Backlog(read, tuple(self._new), tuple(self._changed), self._complete, self._gone())
+
+    def _gone(self) -> tuple[Path, ...]:
+        """Return the indexed files that are not there; none if they are many or kept, which a sweep has to judge."""
+        if not self._complete or not all(path.exists() for path in self._roots):
+            return ()
+        from desk_rag.ingest.deletions import HANDFUL  # here for the same reason as in `_examine`
+
+        indexed = FileState.INDEXED.value
+        missing = [place for place, row in self._known.items() if place not in self._met and row[3] == indexed]
+        gone = [place for place in missing if not os.path.lexists(place)] if len(missing) <= _MOST_MISSING else []
+        if not gone or len(gone) > HANDFUL:
+            return ()
+        kept = {deletion.path for deletion in self._store.deletions.all()}
+        return tuple(path for path in (Path(os.fsdecode(place)) for place in gone) if path not in kept)
 
     def _has_time(self) -> bool:
         """Return whether to look on; time that this thread did not get on a busy computer is given back."""
@@ -195,6 +226,9 @@ class _Look:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    self._met.add(entry.path)
+                    if entry.name in _RULE_FILES and self._is_newer(entry):
+                        self._ruled.append(folder)
                     if entry.is_dir(follow_symlinks=False):
                         if entry.path not in self._known:  # a folder in the catalog is left out as a whole
                             inside.append(entry.path)
@@ -203,10 +237,36 @@ class _Look:
                     else:
                         self._complete = False
         except NotADirectoryError:
+            self._met.add(folder)
             self._compare(folder, lambda: os.stat(folder))  # noqa: PTH116
         except OSError:  # gone, or its drive is: its documents are kept and marked where they are quoted
             return []
         return inside
+
+    def _is_newer(self, entry: os.DirEntry[bytes]) -> bool:
+        """Return whether a file is newer than all that the catalog says."""
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except OSError:
+            return False
+        return max(info.st_mtime, info.st_ctime) > self._store.listing.newest_outcome() - _TICK
+
+    def _compare_rules(self, folder: bytes) -> None:
+        """Note the files below a folder that its new rules leave out, or no longer leave out."""
+        from desk_rag.documents import discovery
+        from desk_rag.documents.discovery import FoundFile
+
+        below = [place for place in self._known if place.startswith(folder + b"/")]
+        for place in below:
+            path, (*stamp, state) = Path(os.fsdecode(place)), self._known[place]
+            root = _root_of(path, self._roots)
+            if root is None or not self._has_time():
+                self._complete = False
+                continue
+            is_wanted = isinstance(discovery.examine(root, path, self._settings), FoundFile)
+            was_left_out = state == FileState.SKIPPED.value and not any(stamp)
+            if os.path.lexists(place) and (was_left_out if is_wanted else state == FileState.INDEXED.value):
+                self._changed[path] = None
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._known.get(place)
@@ -243,7 +303,7 @@ class _Look:
         if not self._left_out.isdisjoint(path.parents):
             return
         verdict = discovery.examine(root, path, self._settings)
-        if isinstance(verdict, FoundFile) and verdict.size:
+        if isinstance(verdict, FoundFile) and (verdict.size or is_read):
             kind[path] = None
         elif isinstance(verdict, LeftOut) and verdict.path != path:
             self._left_out.add(verdict.path)

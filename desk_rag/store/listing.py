@@ -122,6 +122,11 @@ class Listing:
             row = connection.execute("SELECT value FROM state WHERE name = 'changes'").fetchone()
         return row[0] if row is not None and isinstance(row[0], int) else 0
 
+    def newest_outcome(self) -> float:
+        """Return the Unix time at which a file was last read or left out; 0 if none was."""
+        with self._database.read() as connection:
+            return float(connection.execute("SELECT COALESCE(MAX(indexed_at), 0) FROM documents").fetchone()[0])
+
     def rows(self, documents: Sequence[int], namespace: str | None = None) -> list[ListedDocument | None]:
         """Return these documents in the given order; None for one that was removed meanwhile.
 

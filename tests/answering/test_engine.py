@@ -314,6 +314,6 @@ def test_a_quote_that_the_file_no_longer_holds_is_told_from_the_index(engine: An
     printer = AnswerPrinter(shown)
     for event in events:
         printer.show(event)
-    assert "(from the index of 20" in shown.getvalue()
+    assert "(no longer in the file; from the index of 20" in shown.getvalue()
     citations = answer_json(answer)["citations"]
     assert isinstance(citations, list) and citations[0]["from_index_of"].startswith("20")

@@ -168,6 +168,9 @@ def test_a_single_file_is_indexed_found_and_listed(desk: Desk, tmp_path: Path) -
     note.write_text("The otter moved to the lake.\n")
     assert desk.run("index", str(note), "--no-kv")[0] == 0
     assert "otter.txt" in desk.run("search", "lake", "--words")[1]
+    note.write_text("=" * 90 + " weir water is deep and cold, and the otter lives in it now.\n")
+    assert desk.run("index", str(note), "--no-kv")[0] == 0
+    assert "…weir water is deep" in desk.run("search", "weir", "--words")[1]
     code, _, err = desk.run("index", str(desk.docs / "photo.png"), "--no-kv")
     assert "is left out: " in err
 

@@ -8,25 +8,44 @@ from datetime import UTC, datetime
 _SECTOR, _MINI = 512, 64
 _FREE, _END, _FAT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 _STORAGE, _STREAM, _ROOT = 1, 2, 5
-_STRING, _TIME, _INTEGER = 0x001F, 0x0040, 0x0003
+_STRING, _TIME, _INTEGER, _BINARY = 0x001F, 0x0040, 0x0003, 0x0102
 
 
-def outlook_message(subject: str, body: str, *, sender: tuple[str, str], to: tuple[str, str], sent: datetime) -> bytes:
-    """Return a message as Outlook saves it; `sender` and `to` are a name and an address."""
-    root = {0x0037: subject, 0x1000: body, 0x0C1A: sender[0], 0x0C1F: sender[1], 0x001A: "IPM.Note"}
-    return _compound_file({
-        **_properties("", root, bytes(8) + struct.pack("<4I", 1, 0, 1, 0) + bytes(8), sent),
-        **_properties("__recip_version1.0_#00000000/", {0x3001: to[0], 0x3003: to[1]}, bytes(8), None),
-    })  # fmt: skip
+def outlook_message(
+    subject: str,
+    body: str,
+    *,
+    sender: tuple[str, str],
+    to: tuple[str, str],
+    sent: datetime,
+    rich_text: bytes = b"",
+    files: dict[str, bytes] | None = None,
+) -> bytes:
+    """Return a message as Outlook saves it; `sender` and `to` are a name and an address, `rich_text` is compressed."""
+    root = {0x0037: subject, 0x0C1A: sender[0], 0x0C1F: sender[1], 0x001A: "IPM.Note"}
+    root |= {0x1000: body} if body else {}
+    files = files or {}
+    counts = struct.pack("<4I", 1, len(files), 1, len(files))
+    streams = _properties("", root, {0x1009: rich_text} if rich_text else {}, bytes(8) + counts + bytes(8), sent)
+    streams |= _properties("__recip_version1.0_#00000000/", {0x3001: to[0], 0x3003: to[1]}, {}, bytes(8), None)
+    for number, (name, content) in enumerate(files.items()):
+        place = f"__attach_version1.0_#{number:08X}/"
+        streams |= _properties(place, {0x3707: name}, {0x3701: content}, bytes(8), None)
+    return _compound_file(streams)
 
 
-def _properties(place: str, strings: dict[int, str], header: bytes, sent: datetime | None) -> dict[str, bytes]:
+def _properties(
+    place: str, strings: dict[int, str], binaries: dict[int, bytes], header: bytes, sent: datetime | None
+) -> dict[str, bytes]:
     """Return the streams of an object's properties."""
     table, streams = header, dict[str, bytes]()
     for number, text in strings.items():
         value = text.encode("utf-16-le")
         table += struct.pack("<HHIII", _STRING, number, 6, len(value) + 2, 0)
         streams[f"{place}__substg1.0_{number:04X}{_STRING:04X}"] = value
+    for number, content in binaries.items():
+        table += struct.pack("<HHIII", _BINARY, number, 6, len(content), 0)
+        streams[f"{place}__substg1.0_{number:04X}{_BINARY:04X}"] = content
     table += struct.pack("<HHIII", _INTEGER, 0x340D, 6, 0x40000, 0)  # strings are Unicode
     if sent is not None:
         ticks = int((sent - datetime(1601, 1, 1, tzinfo=UTC)).total_seconds()) * 10_000_000
@@ -77,12 +96,14 @@ def _entry(names: list[str], path: str, starts: dict[str, int], streams: dict[st
     return entry + bytes(36) + struct.pack("<IQ", start, size)
 
 
-def winmail(files: dict[str, bytes], *, subject: str = "", body: str = "", sender: str = "") -> bytes:
+def winmail(
+    files: dict[str, bytes], *, subject: str = "", body: str = "", sender: str = "", rich_text: bytes = b""
+) -> bytes:
     """Return a stream with files under their long names; what Outlook calls them in old systems is 'FILE~1.DAT'."""
     texts = {0x0037: subject, 0x1000: body, 0x0C1A: sender}
     stream = struct.pack("<IH", 0x223E9F78, 1)
     stream += _attribute(1, 0x00069007, struct.pack("<II", 1252, 0))
-    stream += _attribute(1, 0x00069003, _packed_properties(texts))
+    stream += _attribute(1, 0x00069003, _packed_properties(texts, rich_text))
     for name, content in files.items():
         stream += _attribute(2, 0x00069002, bytes(14))
         stream += _attribute(2, 0x00018010, b"FILE~1.DAT\0")
@@ -95,7 +116,7 @@ def _attribute(level: int, kind: int, content: bytes) -> bytes:
     return struct.pack("<BII", level, kind, len(content)) + content + struct.pack("<H", sum(content) & 0xFFFF)
 
 
-def _packed_properties(texts: dict[int, str]) -> bytes:
+def _packed_properties(texts: dict[int, str], rich_text: bytes = b"") -> bytes:
     """MAPI properties: a number, a named one and a list, which a reader has to step over, and then the texts."""
     named = struct.pack("<HH16sIIH2x", _INTEGER, 0x8001, bytes(16), 1, 4, 0x41) + struct.pack("<I", 7)
     listed = struct.pack("<HHI", 0x1000 | 0x102, 0x4001, 2) + 2 * (struct.pack("<I", 3) + b"abc\0")
@@ -104,4 +125,7 @@ def _packed_properties(texts: dict[int, str]) -> bytes:
         if text:
             value = (text + "\0").encode("utf-16-le")
             parts.append(struct.pack("<HHII", _STRING, number, 1, len(value)) + value + bytes(-len(value) % 4))
+    if rich_text:
+        value = rich_text + bytes(-len(rich_text) % 4)
+        parts.append(struct.pack("<HHII", _BINARY, 0x1009, 1, len(rich_text)) + value)
     return struct.pack("<I", len(parts)) + b"".join(parts)

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import docx
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents import document as documents
-from desk_rag.documents.document import Block, BlockKind, Document, digest_file, parse, supported
+from desk_rag.documents.document import Block, BlockKind, Document, ask_parser, digest_file, parse, supported
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, UnreadableDocument, UnsupportedDocument
 
 FILES = Path(__file__).parent.parent / "files"
@@ -471,26 +473,41 @@ def test_source_identifies_the_bytes(tmp_path: Path) -> None:
     assert digest_file(path, SETTINGS).digest != document.source.digest
 
 
-def test_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "grow.txt"
-    path.write_bytes(b"line of text\n" * 3_000_000)
+@contextmanager
+def written(path: Path, mode: str) -> Iterator[None]:
+    """Let another thread append to a file, or overwrite its beginning, all the time."""
     stop = threading.Event()
 
-    def append() -> None:
-        with path.open("ab") as file:
+    def write() -> None:
+        with path.open(mode) as file:
             while not stop.is_set():
                 file.write(b"more\n")
                 file.flush()
 
-    writer = threading.Thread(target=append)
+    writer = threading.Thread(target=write)
     writer.start()
     try:
-        with pytest.raises(UnreadableDocument, match="changed while it was read") as caught:
-            digest_file(path, SETTINGS)
-        assert "read again" in caught.value.remedy
+        yield
     finally:
         stop.set()
         writer.join()
+
+
+@pytest.mark.parametrize(("name", "mode"), [("over.txt", "r+b"), ("grow.pdf", "ab")])
+def test_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: str, mode: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"line of text\n" * 3_000_000)
+    with written(path, mode), pytest.raises(UnreadableDocument, match="changed while it was read") as caught:
+        digest_file(path, SETTINGS)
+    assert "read again" in caught.value.remedy
+
+
+def test_a_text_that_grows_while_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "grow.log"
+    path.write_bytes(b"line of text\n" * 100_000)
+    with written(path, "ab"):
+        source, reply = ask_parser(path, SETTINGS, None, lambda: False)
+    assert source.size < path.stat().st_size and "error" not in reply
 
 
 def test_unreadable_files(tmp_path: Path) -> None:

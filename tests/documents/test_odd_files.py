@@ -311,6 +311,17 @@ def test_a_picture_in_rtf_is_left_out(read: Read) -> None:
     assert text_of(read("a.rtf", "{\\rtf1\\ansi Before " + picture + "after.\\par End.}")) == "Before after.\nEnd."
 
 
+def test_a_mail_of_parts_inside_parts_without_end_is_told(read: Read) -> None:
+    parts = "".join(f"Content-Type: multipart/mixed; boundary=b{depth}\n\n--b{depth}\n" for depth in range(3000))
+    with pytest.raises(BrokenDocument, match="parts inside parts, too deep"):
+        read("nested.eml", f"From: a@b\nSubject: nested\n{parts}Content-Type: text/plain\n\nlovage\n")
+
+
+def test_a_long_log_without_an_empty_line_is_read_in_time(read: Read) -> None:
+    lines = (f"2026-05-03 10:00:{number % 60:02d} pump {number} is on\n" for number in range(60_000))
+    assert len(read("pump.log", "".join(lines)).blocks) == 60_000
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32", "cp1252"])
 def test_text_without_a_suffix_in_other_encodings(read: Read, encoding: str) -> None:
     words = "Die Lampe in der Küche ist nicht für den Garten.\n"

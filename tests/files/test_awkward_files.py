@@ -84,7 +84,7 @@ def test_attached_text_is_read_and_other_attachments_are_counted(read: Read) -> 
     assert texts(document)[-3:] == [
         "Attachments: minutes.txt, winmail.dat", "Attachment minutes.txt", "The treasurer will be elected in June.",
     ]  # fmt: skip
-    assert document.note == "1 attachment is not read"
+    assert document.note == "1 attachment is not read: damaged, locked or without text (1)"
 
 
 def test_a_forwarded_message_is_no_unread_attachment(read: Read) -> None:

@@ -31,7 +31,7 @@ def test_files_in_a_winmail_dat_are_the_attachments_of_the_message(read: Read) -
         "Attachments: Minutes of May.txt, Plan of the hall.pdf", "Attachment Minutes of May.txt",
         "The treasurer is Ola.",
     ]  # fmt: skip
-    assert document.note == "1 attachment is not read"
+    assert document.note == "1 attachment is not read: damaged, locked or without text (1)"
 
 
 def test_a_saved_winmail_dat_is_a_message(read: Read) -> None:

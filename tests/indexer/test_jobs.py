@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,19 @@ def test_a_path_that_changes_all_the_time_does_not_fill_memory() -> None:
         queue.put(file_job("hot", float(n)))
     assert len(queue) == 1
     assert len(queue._order) < 200  # the bound itself is what is tested
+
+
+def test_a_growing_text_is_waited_for_a_few_times_however_often_it_is_announced() -> None:
+    jobs, path = JobQueue(), Path("/docs/canal.log")
+    waited = FileJob(path, path.parent, Change.CHANGED, 0.0, FileSnapshot(10, 1), tries=3)
+    jobs.put(waited)
+    jobs.put(FileJob(path, path.parent, Change.CHANGED, 0.0, FileSnapshot(20, 2)))
+    job = jobs.take()
+    assert isinstance(job, FileJob)
+    assert job.is_settled(FileSnapshot(20, 2)) and job.is_settled(FileSnapshot(30, 3))
+    assert not job.is_settled(FileSnapshot(5, 3))
+    for other in (replace(job, tries=2), replace(job, path=Path("/docs/canal.pdf"))):
+        assert not other.is_settled(FileSnapshot(30, 3))
 
 
 def test_wait_ends_when_a_job_is_due_and_when_woken() -> None:

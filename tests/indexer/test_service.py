@@ -259,6 +259,28 @@ def test_a_growing_file_is_read_once_it_stands_still(make: Make, docs: Path, set
     assert row.stamp.size == file.stat().st_size
 
 
+def test_a_log_that_never_stands_still_is_read_all_the_same(make: Make, docs: Path, settings: Settings) -> None:
+    running = make(index=settings.index.model_copy(update={"settle_seconds": 0.1}))
+    running.service.start()
+    wait_for(running.finished)
+    file, stop = docs / "canal.log", threading.Event()
+
+    def write() -> None:
+        with file.open("a") as out:
+            while not stop.wait(0.02):
+                out.write("A barge went through the lock.\n")
+                out.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        wait_for(lambda: FileState.INDEXED in running.states(file))
+    finally:
+        stop.set()
+        writer.join()
+    wait_for(lambda: (row := running.store.document(file)) is not None and row.stamp.size == file.stat().st_size)
+
+
 def test_a_pause_holds_everything_and_is_seen_from_outside(make: Make, docs: Path, settings: Settings) -> None:
     running = make()
     with Store.open(settings.data_dir, settings.store, writer=False) as other:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from desk_rag.config import IndexSettings
+from desk_rag.documents.status import FileState
 from desk_rag.ingest import freshness
+from desk_rag.ingest.deletions import note_missing
 from desk_rag.ingest.freshness import Backlog, look
 from desk_rag.ingest.pipeline import index_path, sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -167,6 +169,57 @@ def test_a_renamed_file_keeps_its_chunks(store: Store, docs: Path, prompt: Promp
     freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
     assert store.document(docs / "house" / "door.txt") is None
     assert store.passages_of(docs / "entrance.txt")
+
+
+def test_a_new_rule_counts_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    roof, door, log = docs / "house" / "roof.md", docs / "house" / "door.txt", docs / "tools" / "debug.log"
+
+    def answered() -> set[Path]:
+        backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+        left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+        assert left.waiting == 0
+        return {row.path for row in store.documents(docs) if row.state is FileState.INDEXED}
+
+    assert answered() == {roof, door}
+    (docs / "house" / ".deskragignore").write_text("roof.md\n")
+    assert answered() == {door} and not store.search_words("roofer", 5)
+    (docs / ".deskragignore").write_text("house/\n!*.log\n")
+    assert answered() == {log}
+    (docs / ".deskragignore").write_text("")
+    assert log not in answered()
+
+
+def test_a_deleted_file_is_forgotten_before_the_answer(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    roof = docs / "house" / "roof.md"
+    (docs / "house" / "door.txt").write_text("")
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert not store.search_words("kitchen", 5)
+    roof.unlink()
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG, hints=[roof])
+    assert (backlog.gone, backlog.waiting) == ((roof,), 0)
+    left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert left == Backlog(read=0)
+    assert store.document(roof) is None and not store.search_words("roofer", 5)
+    assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
+
+
+def test_many_deleted_files_and_those_that_somebody_keeps_are_left_to_the_sweep(
+    store: Store, docs: Path, prompt: PromptFormat
+) -> None:
+    (docs / "house" / "roof.md").unlink()
+    note_missing(store, docs)
+    assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
+    for number in range(6):
+        (docs / f"{number}.txt").write_text(f"Note {number} on the roof.\n")
+    sync(store, docs, prompt)
+    for number in range(6):
+        (docs / f"{number}.txt").unlink()
+    assert look(store, [docs], SETTINGS, seconds=_LONG).gone == ()
+    shutil.move(docs, docs.with_name("away"))
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert store.document(docs / "house" / "door.txt") is not None
 
 
 def test_many_or_large_files_are_left_to_the_index_and_named(store: Store, docs: Path, prompt: PromptFormat) -> None:

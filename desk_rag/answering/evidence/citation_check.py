@@ -80,7 +80,9 @@ class CitationCheck:
         if file_now.is_unchanged:
             return replace(citation, location=_narrowed(citation, file_now.text))
         location = _locate(citation, file_now.text)
-        return replace(citation, as_of=source.indexed_at) if location is None else replace(citation, location=location)
+        if location is not None:
+            return replace(citation, location=location)
+        return replace(citation, as_of=source.indexed_at, is_lost=bool(file_now.text))
 
     def _read(self, source: Source) -> _FileNow:
         results: list[_FileNow] = []

@@ -17,7 +17,7 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence,
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import summary
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.correspondence import Correspondents, Header, correspondents, header_of, headers
@@ -181,7 +181,7 @@ def _with_sender(done: Answer) -> Answer | None:
 def _mails(store: Store, under: Sequence[Path]) -> tuple[list[_Mail], int]:
     """All mails below the folders, and the number of passages that were read for them."""
     mails, passages = [], 0
-    for row in indexed(store, under):
+    for row in distinct(indexed(store, under)):
         if format_of_name(row.path.name) not in _MAIL_FORMATS:
             continue
         for passage in store.passages_of(row.path):

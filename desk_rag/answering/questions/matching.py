@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import PassagesRead
 from desk_rag.answering.questions import narrowing
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import dates, without_dates
 from desk_rag.answering.requirements.stems import content_stems
@@ -61,6 +61,8 @@ class Matches:
     """Those names, as the documents spell them."""
     only_near: bool = False
     """True if `rows` have no other than such names."""
+    copies: Mapping[Path, tuple[Path, ...]] = field(default_factory=dict)
+    """Files of the same content as one that was read in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +90,16 @@ def match(
 
     With `whole_tables`, rows of a table match by the name of their file or section alone.
     """
-    rows = indexed(store, under)
+    copies = distinct(indexed(store, under))
+    rows = list(copies)
     wanted = _wanted(store, subject, under, [row.path for row in rows])
     total = sum(row.num_chunks for row in rows)
     read, files = 0, 0
     scored_rows: list[tuple[_Score, Row]] = []
-    seen_paths: set[Path] = set()
     chunks: set[ChunkId] = set()
     for document in rows:
-        if document.path in seen_paths or (wanted.files is not None and document.path not in wanted.files):
+        if wanted.files is not None and document.path not in wanted.files:
             continue
-        seen_paths.add(document.path)
         files += 1
         passages = store.passages_of(document.path)
         headings = _heading_rows(passages)
@@ -114,7 +115,8 @@ def match(
     near = _best([(score, row) for score, row in scored_rows if not score.exact], wanted) if exact else []
     only_near = not exact and bool(scored_rows)
     words = _words_near(wanted.names, best if only_near else near)
-    yield Matches(best, len(chunks), files, tuple(near), words, only_near)
+    of_file = {document.path: others for document, others in copies.items() if others}
+    yield Matches(best, len(chunks), files, tuple(near), words, only_near, of_file)
 
 
 def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import FileState
 from desk_rag.ingest import unread
+from desk_rag.sanitize import shown_path
+from desk_rag.store.catalog.paths import plainest
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -30,6 +32,8 @@ _LOOKED_AT = 5
 """Passages in which a name that is no file's is looked for."""
 _MOST_FILES = 200
 """Files that a search can be limited to; SQLite takes a bounded number of values."""
+_MOST_COPIES = 5
+"""Copies of a file that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,31 @@ def indexed(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
     folders: Sequence[Path | None] = under or [None]
     rows = (row for folder in folders for row in store.documents(folder))
     return [row for row in rows if row.state is FileState.INDEXED]
+
+
+def distinct(rows: Iterable[DocumentRow]) -> dict[DocumentRow, tuple[Path, ...]]:
+    """Return each content once, by its plainest document, with the copies and links that are the same.
+
+    So nothing is counted or added up twice.
+    """
+    by_digest: dict[str, dict[Path, DocumentRow]] = {}
+    for row in rows:
+        by_digest.setdefault(row.digest or str(row.path), {})[row.path] = row
+    plain: dict[DocumentRow, tuple[Path, ...]] = {}
+    for alike in by_digest.values():
+        chosen = plainest([(path, row.stamp.mtime_ns) for path, row in alike.items()], "") if len(alike) > 1 else None
+        row = alike[chosen] if chosen is not None else next(iter(alike.values()))
+        plain[row] = tuple(path for path in alike if path != row.path)
+    return dict(sorted(plain.items(), key=lambda item: item[0].path))
+
+
+def also_as(path: Path, copies: Sequence[Path], roots: Sequence[Path]) -> str:
+    """Return a sentence that names the copies of a file: 'a.txt is also there as old/a.txt.'; '' without any."""
+    if not copies:
+        return ""
+    names = ", ".join(shown_path(copy, roots) for copy in copies[:_MOST_COPIES])
+    more = f" and {len(copies) - _MOST_COPIES:,} more" if len(copies) > _MOST_COPIES else ""
+    return f"{shown_path(path, roots)} is also there as {names}{more}."
 
 
 def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | None:

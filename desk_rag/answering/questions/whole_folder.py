@@ -34,6 +34,7 @@ from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions.conditions import Condition, conditions, needed
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
+from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.requirements import amounts
 from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
@@ -88,9 +89,17 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     shown = show(store, rows[:_MOST_ROWS])
     text = _text(question, request, rows, _Regard(decided, disregarded)) + left_out
     text = _with_near(text, matches, {row.passage.path for row in rows})
+    if request.form is Form.FILES:
+        text = "\n".join([text, *_copies(store, rows[:_MOST_ROWS], matches)])
     read = (began, matches.passages, matches.files)
     doubtful = bool(disregarded) or (matches.only_near and request.form in (Form.COUNT, Form.TOTAL))
     yield from finish(store, question, text, shown, under, read, support=0.0 if doubtful else None)
+
+
+def _copies(store: Store, rows: Sequence[Row], matches: Matches) -> list[str]:
+    """Return sentences that name the copies of some of the files."""
+    paths, roots = [row.passage.path for row in rows if row.passage.path in matches.copies], store.volumes.roots()
+    return [also_as(path, matches.copies[path], roots) for path in paths[:_MOST_NEAR]]
 
 
 def _of_one_column(rows: Sequence[Row], question: str) -> tuple[list[Row], str]:

@@ -125,7 +125,8 @@ def _around(text: str, stems: Collection[str], most: int) -> str:
         return len({stem for place, stem in matches if start <= place <= start + 3 * most // 4})
 
     best = max((start for start, _ in matches), key=seen)
-    begin = 0 if best < most // 2 else max(start for start, _ in words if start <= max(0, best - most // 6))
+    before = [start for start, _ in words if start <= best - most // 6]
+    begin = 0 if best < most // 2 else max(before, default=best)  # a line of dashes has no word to begin with
     part = text[begin : begin + most]
     return f"{'…' if begin else ''}{part}{'…' if begin + most < len(text) else ''}"
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import re
 import signal
 import sys
+import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.formats import Format, format_of_content, format_of_name
@@ -28,6 +29,8 @@ from desk_rag.documents.status import beginning_only
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, SecretDocument
 
 if TYPE_CHECKING:
+    from desk_rag.documents.document import Block
+    from desk_rag.documents.parsers.records.enclosed import Enclosed
     from desk_rag.documents.token_counter import TextCounter
 
 _PARSERS = {
@@ -41,7 +44,7 @@ _PARSERS = {
     Format.TABLE: "records.table:parse",
     Format.MAIL: "records.mail:parse",
     Format.MAILBOX: "records.mail:parse_mailbox",
-    Format.OUTLOOK: "records.mail:parse_outlook",
+    Format.OUTLOOK: "records.outlook:parse",
     Format.WEB_ARCHIVE: "records.mail:parse_web_archive",
     Format.SLIDES: "office.slides:parse",
     Format.SHEETS: "office.sheets:parse",
@@ -74,6 +77,11 @@ _FROM_BYTES = frozenset(
 _XML_ENCODING = re.compile(rb"\s*<\?xml[^>]*?\sencoding\s*=\s*[\"']([\w.:-]{2,40})")
 _WHOLE = frozenset({Format.NOTEBOOK, Format.CANVAS, Format.CALENDAR, Format.CONTACTS})
 """Text formats whose beginning alone cannot be parsed."""
+_ENCLOSING = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.ARCHIVE})
+"""Formats that hold other files."""
+_MOST_DEPTH = 2
+_TIME_SHARE = 3
+"""Files in a mail are opened in the first third of its time: the mail itself must not be lost for them."""
 _BY_ENTRY = frozenset({Format.MAILBOX, Format.SHEETS, Format.CALENDAR, Format.CONTACTS})
 """Formats whose parsers stop by themselves once they have enough text."""
 
@@ -89,6 +97,10 @@ class Limits:
     """Time for recognising text, in addition; 0: none is recognised."""
     as_archive: bool = False
     """Read the files inside an archive."""
+    inside: int = 0
+    """Depth of files inside files that are read: attachments, and those of attached mails."""
+    until: float = 0.0
+    """Time of `time.monotonic` after which no other file inside is opened."""
 
 
 def main() -> None:
@@ -110,7 +122,10 @@ def main() -> None:
         sizes = header.get("sizes")
         cutter = _Cutter(counter, sizes) if counter is not None and isinstance(sizes, list) else None
         guarded = not header.get("allow_secrets")
-        limits = Limits(int(str(header["most_text"])), seconds, ocr_seconds, bool(header.get("as_archive")))
+        limits = Limits(
+            int(str(header["most_text"])), seconds, ocr_seconds, bool(header.get("as_archive")),
+            _MOST_DEPTH if header.get("attachments") else 0, time.monotonic() + seconds / _TIME_SHARE,
+        )  # fmt: skip
         reply = _answer(str(header["name"]), data, limits, cutter, guarded=guarded)
         _set_alarm(0)
         write_frame(answers, {}, json.dumps(reply, ensure_ascii=True).encode("ascii"))
@@ -137,8 +152,8 @@ def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tu
     limits: tuple[object, ...] = (most_text,) if file_format in _BY_ENTRY else ()
     if allowed.ocr_seconds and file_format in (Format.PDF, Format.PICTURE):
         limits = (_text_recognition(allowed),)
-    if file_format is Format.ARCHIVE:
-        limits = (most_text, partial(_parse_member, allowed, guarded))
+    if file_format in _ENCLOSING:
+        limits += (_enclosed(allowed, file_format, guarded),)
     if file_format in _FROM_BYTES:
         parsed: Parsed = parse(data, *limits)
     else:
@@ -157,9 +172,23 @@ def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tu
     return file_format, parsed
 
 
-def _parse_member(allowed: Limits, guarded: bool, name: str, data: bytes, most_text: int) -> Parsed:
-    """Parse a file in an archive; text is recognised in none, since time is that of one file."""
-    return parse_bytes(name, data, Limits(most_text, allowed.seconds), guarded=guarded)[1]
+def _enclosed(allowed: Limits, file_format: Format, guarded: bool) -> Enclosed | None:
+    """Return a reader of the files inside one; None where they are only named. Text is recognised in none."""
+    from desk_rag.documents.parsers.records.enclosed import Enclosed
+
+    if file_format is Format.ARCHIVE:
+        inside, most_text = allowed.inside, allowed.text_bytes
+    else:
+        inside, most_text = allowed.inside - 1, allowed.text_bytes // (2 if file_format is Format.MAILBOX else 1)
+        if inside < 0:
+            return None
+
+    def parse(name: str, data: bytes, most: int) -> tuple[Block, ...]:
+        limits = Limits(most, allowed.seconds, inside=inside, until=allowed.until)
+        return parse_bytes(name, data, limits, guarded=guarded)[1].blocks
+
+    until = math.inf if file_format is Format.ARCHIVE else allowed.until
+    return Enclosed(parse, most_text, until)
 
 
 def _text_recognition(allowed: Limits) -> object:
@@ -189,6 +218,8 @@ def _answer(name: str, data: bytes, allowed: Limits, cutter: _Cutter | None, *, 
         return {"format": file_format.value, "title": parsed.title, "note": parsed.note, **content}
     except DocumentError as error:
         return {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
+    except RecursionError:
+        message = "has parts inside parts, too deep to be read"
     except MemoryError:
         message = f"needs more than {sys.argv[1]} MiB of memory to read"
     except Exception as error:  # a parser's own mistake on odd content must not end the index run

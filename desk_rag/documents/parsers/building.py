@@ -103,6 +103,16 @@ class Builder:
         self._headings.append((level, text))
         self.add(text, BlockKind.HEADING, lines, page, opens_chunk=opens_chunk)
 
+    def append_below(self, blocks: Sequence[Block], page: int | None) -> None:
+        """Append blocks of a file inside this one below the headings in force.
+
+        `page` is their page; None keeps the pages of their own file.
+        """
+        for block in blocks:
+            moved = replace(block, heading=(*self.path, *block.heading), page=block.page if page is None else page)
+            self._blocks.append(moved if page is None else replace(moved, line_start=None, line_end=None))
+            self._weight += max(len(block.text.encode("utf-8")), _LEAST_BLOCK_BYTES)
+
     def open_chunk(self) -> None:
         """Let the next block open a chunk, as the first one of a chapter does."""
         self._opens_chunk = True

@@ -63,7 +63,7 @@ def test_a_quote_that_the_file_no_longer_holds_is_from_the_index(file: Path, now
     file.write_text(TEXT.replace("128 crowns.", now), encoding="utf-8")
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # not even its time has changed
     checked = CitationCheck([known]).citation(citation(known))
-    assert checked.as_of == READ_AT and checked.origin.startswith("from the index of 2026-09-")
+    assert checked.as_of == READ_AT and checked.origin.startswith("no longer in the file; from the index of 2026-09-")
 
 
 def test_a_file_that_cannot_be_read_leaves_the_quote_to_the_index(file: Path) -> None:

@@ -128,13 +128,21 @@ def test_money_that_came_back_makes_the_sum_doubtful(store: Store) -> None:
     assert answer.doubtful
 
 
-@pytest.mark.parametrize("copy", [_BANK.format(2025), "day,amount,to\n2025-01-05,-1430.00,Palisade Lettings\n"])
+@pytest.mark.parametrize("copy", [_BANK.format(2025) + "\n", "day,amount,to\n2025-01-05,-1430.00,Palisade Lettings\n"])
 def test_tables_that_may_say_the_same_twice_make_the_sum_doubtful(tmp_path: Path, copy: str) -> None:
     with _index(tmp_path, {"bank.csv": _BANK.format(2025), "from the bank/list.csv": copy}) as opened:
         answer = _asked(opened, "What did we pay Palisade Lettings in 2025?")
     assert answer is not None
     assert answer.doubtful
     assert "Several tables have such rows, and may say the same twice." in answer.text
+
+
+def test_a_copy_of_a_table_is_not_added_up_again(tmp_path: Path) -> None:
+    with _index(tmp_path, {"bank.csv": _BANK.format(2025), "from the bank/list.csv": _BANK.format(2025)}) as opened:
+        answer = _asked(opened, "What did we pay Palisade Lettings in 2025?")
+    assert answer is not None
+    assert answer.text.startswith("2,860.00 (computed")
+    assert not answer.doubtful
 
 
 def test_readings_of_a_meter_make_no_sum_without_doubt(store: Store) -> None:

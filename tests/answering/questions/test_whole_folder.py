@@ -46,6 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         synced = pipeline.sync_folder(opened, root / "docs", prompt, prompt.chunk_size, IndexSettings(), lambda: False)
         assert len(list(synced)) >= len(FILES)
         assert (root / "docs/copy of notes.md").write_text(FILES["notes.md"])
+        (root / "docs/0.md").symlink_to("notes.md")
         list(pipeline.sync_folder(opened, root / "docs", prompt, prompt.chunk_size, IndexSettings(), lambda: False))
         yield opened
 
@@ -64,7 +65,9 @@ def names(answer: Answer) -> list[str]:
 def test_which_files_names_each_file_once_with_the_line(store: Store) -> None:
     answer = asked(store, "Which files mention Hotel Linden?")
     assert answer is not None
-    assert sorted(names(answer)) == ["11.txt", "13.txt", "copy of notes.md", "notes.md"]
+    assert sorted(names(answer)) == ["11.txt", "13.txt", "notes.md"]
+    assert answer.text.startswith("3 files, ")
+    assert answer.text.endswith("\nnotes.md is also there as 0.md, copy of notes.md.")
     assert all("Hotel Linden" in citation.quote for citation in answer.citations)
     assert answer.basis is not None
     assert answer.basis.of_passages == answer.basis.passages > 3  # the copy's passage counts once

@@ -15,7 +15,7 @@ from desk_rag.answering.questions.folder.reading.events import Event, day_of, ev
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
@@ -149,8 +149,8 @@ def events_of(passages: Sequence[Passage]) -> Iterator[Event]:
 
 
 def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -> tuple[list[Passage], int]:
-    documents = {row.path: row for row in indexed(store, under)
-                 if only is None or format_of_name(row.path.name) is only}  # fmt: skip
+    documents = [row.path for row in distinct(indexed(store, under))
+                 if only is None or format_of_name(row.path.name) is only]  # fmt: skip
     return [passage for path in documents for passage in store.passages_of(path)], len(documents)
 
 

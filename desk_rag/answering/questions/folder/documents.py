@@ -24,6 +24,7 @@ from desk_rag.answering.questions.folder.reading.records import Reading, Record,
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
 from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select, stems_in
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.questions.summary import sentences_of
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.stems import content_stems
@@ -143,7 +144,9 @@ def _shown(
     notes = [_ledger_note(reading, request)]
     if apart:
         notes.append(f"{apart[0].kind.plural(len(apart))} {'is' if len(apart) == 1 else 'are'} not among them.")
-    text = wording.text(request, selection, reading, lines, notes, store.volumes.roots())
+    roots = store.volumes.roots()
+    notes += [also_as(path, reading.copies.get(path, ()), roots) for path in {record.path: 0 for record in records}]
+    text = wording.text(request, selection, reading, lines, notes, roots)
     not_read = unread.may_hold_answer(store, under)
     read_for_it = (began, reading.passages, reading.files)
     is_open = request.task is Task.COUNT and request.paid is not None and bool(selection.undecided)

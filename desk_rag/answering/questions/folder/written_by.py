@@ -18,7 +18,7 @@ from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
 from desk_rag.answering.questions.folder.wording import by_date
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.summary import best_about, sentences_of
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
@@ -102,7 +102,7 @@ def about(
     """Yield the author's sentences about `subject`, or say that there are none, with the nearest passages of others."""
     began = time.perf_counter()
     whole, with_words, passages = set[Path](), set[Path](), 0
-    for path in {row.path: row for row in indexed(store, under)}:
+    for path in [row.path for row in distinct(indexed(store, under))]:
         of_file = store.passages_of(path)
         passages += len(of_file)
         if is_by(author, of_file):

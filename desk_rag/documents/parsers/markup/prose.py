@@ -52,15 +52,16 @@ def _below(first_line: int | None, offset: int) -> int | None:
 
 def _tables(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield begin and end of runs of lines in aligned columns under a line with their names."""
-    begin = 0
+    counts, begin = [len(_cells(line)) for line in lines], 0
     while begin < len(lines):
-        count, end = len(_cells(lines[begin])), begin + 1
-        while end < len(lines) and len(_cells(lines[end])) == count:
+        end = begin + 1
+        while end < len(lines) and counts[end] == counts[begin]:
             end += 1
-        is_table = count >= _FEWEST_COLUMNS and end - begin > _FEWEST_ROWS and looks_like_header(_cells(lines[begin]))
-        if is_table:
-            yield begin, end
-        begin = end if is_table else begin + 1
+        headers = range(begin, end - _FEWEST_ROWS) if counts[begin] >= _FEWEST_COLUMNS else ()
+        header = next((row for row in headers if looks_like_header(_cells(lines[row]))), None)
+        if header is not None:
+            yield header, end
+        begin = end
 
 
 def _cells(line: str) -> list[str]:

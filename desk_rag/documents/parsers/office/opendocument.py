@@ -1,4 +1,6 @@
-"""Parse OpenDocument text and slides (.odt, .odp): headings, paragraphs, lists and tables in reading order.
+"""Parse OpenDocument text and slides (.odt, .odp): headings, paragraphs, lists, tables and charts in reading order.
+
+Each text that stands in headers or footers is read once.
 
 The XML is walked here, without recursion: the libraries for it mix comments and footnotes into the words around them
 and fail on deep nesting. Deleted text that change tracking keeps, comments and tables of contents are left out.
@@ -10,13 +12,14 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lxml import etree
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
-from desk_rag.documents.parsers.office.containers import check_unpacked_size
+from desk_rag.documents.parsers.office.charts import add_chart
+from desk_rag.documents.parsers.office.containers import check_unpacked_size, is_page_number
 from desk_rag.errors import BrokenDocument
 
 _PREFIXES = {
@@ -25,6 +28,8 @@ _PREFIXES = {
     "urn:oasis:names:tc:opendocument:xmlns:drawing:1.0": "draw",
     "urn:oasis:names:tc:opendocument:xmlns:office:1.0": "office",
     "urn:oasis:names:tc:opendocument:xmlns:presentation:1.0": "presentation",
+    "urn:oasis:names:tc:opendocument:xmlns:style:1.0": "style",
+    "http://www.w3.org/1999/xlink": "xlink",
 }
 _URIS = {prefix: uri for uri, prefix in _PREFIXES.items()}
 _NAME = re.compile(r"\{(?P<uri>[^}]*)\}(?P<name>.*)")
@@ -32,6 +37,7 @@ _DROPPED = frozenset({"text:tracked-changes", "office:annotation", "text:table-o
 _OWN_BLOCKS = frozenset({"text:note", "draw:frame", "draw:text-box", "draw:custom-shape"})
 """Elements inside a paragraph that hold paragraphs of their own."""
 _PAGE_NUMBERS = frozenset({"text:page-number", "text:page-count"})
+_MOST_COLUMNS = 60
 _SPACES = {"text:s": " ", "text:tab": " ", "text:line-break": "\n"}
 
 
@@ -45,6 +51,10 @@ def parse(data: bytes) -> Parsed:
                 raise BrokenDocument("is encrypted", remedy="Save a copy without a password.")
             content = _root(archive.read("content.xml"))
             meta = _root(archive.read("meta.xml")) if "meta.xml" in names else None
+            styles = archive.read("styles.xml") if "styles.xml" in names else b"<none/>"
+            objects = {_attribute(place, "xlink:href") for place in content.iter(f"{{{_URIS['draw']}}}object")}
+            parts = {name: f"{name.removeprefix('./')}/content.xml" for name in objects}
+            charts = {name: archive.read(part) for name, part in parts.items() if part in names}
     except (KeyError, etree.XMLSyntaxError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise BrokenDocument("is not an OpenDocument file that can be opened (damaged?)") from error
     builder = Builder()
@@ -53,13 +63,16 @@ def parse(data: bytes) -> Parsed:
     for number, slide in enumerate(slides, start=1):
         builder.heading(1, _attribute(slide, "draw:name") or f"Slide {number}", page=number, opens_chunk=True)
         notes = slide.find(f"{{{_URIS['presentation']}}}notes")
+        spoken = [_inline_text(part).strip() for part in _paragraphs(notes)] if notes is not None else []
         if notes is not None:
             slide.remove(notes)
-        _add_blocks(builder, slide, number)
-        words = " ".join(filter(None, (_inline_text(part).strip() for part in _paragraphs(notes)))) if notes else ""
+        _add_blocks(builder, slide, number, charts)
+        words = " ".join(filter(None, spoken))
         builder.add(f"Notes: {words}" if words else "", BlockKind.PARAGRAPH, page=number)
     if not slides:
-        _add_blocks(builder, content, None)
+        _add_running_text(builder, styles, "header")
+        _add_blocks(builder, content, None, charts)
+        _add_running_text(builder, styles, "footer")
     return builder.done()
 
 
@@ -68,7 +81,24 @@ def _root(data: bytes) -> etree._Element:
     return etree.fromstring(data, parser)
 
 
-def _add_blocks(builder: Builder, root: etree._Element, page: int | None) -> None:
+def _add_running_text(builder: Builder, styles: bytes, kind: str) -> None:
+    """Add each text that stands in headers or footers once, without page numbers; nothing from damaged styles."""
+    seen: set[str] = set()
+    try:
+        root = _root(styles)
+    except etree.XMLSyntaxError:
+        return
+    places = (f"{{{_URIS['style']}}}{kind}{pages}" for pages in ("-first", "", "-left"))
+    for part in root.iter(*places):
+        for paragraph in _paragraphs(part):
+            text = " ".join(_inline_text(paragraph).split())
+            if text not in seen and not is_page_number(text):
+                seen.add(text)
+                builder.add(text, BlockKind.PARAGRAPH)
+
+
+def _add_blocks(builder: Builder, root: etree._Element, page: int | None, charts: Mapping[str, bytes]) -> None:
+    """Add what stands below an element; `charts` holds the XML of charts by their address."""
     pending = [(child, False) for child in reversed(root)]
     while pending:
         element, in_list = pending.pop()
@@ -82,15 +112,28 @@ def _add_blocks(builder: Builder, root: etree._Element, page: int | None) -> Non
             pending.extend((inner, False) for inner in reversed(list(_inner(element, _OWN_BLOCKS))))
         elif tag == "table:table":
             _add_table(builder, element, page)
+        elif tag == "draw:object" and _attribute(element, "xlink:href") in charts:
+            add_chart(builder, charts[_attribute(element, "xlink:href")], page)
         elif tag not in _DROPPED and tag != "text:note-citation":
             pending.extend((child, in_list or tag == "text:list-item") for child in reversed(element))
 
 
 def _add_table(builder: Builder, table: etree._Element, page: int | None) -> None:
-    rows = []
+    rows: list[list[str]] = []
+    spans: dict[int, tuple[int, str]] = {}  # rows still to come and text of the cell that covers a column
     for row in _inner(table, frozenset({"table:table-row"})):
-        cells = [cell for cell in row if _tag(cell) in ("table:table-cell", "table:covered-table-cell")]
-        texts = [" ".join(" ".join(map(_inline_text, _paragraphs(cell))).split()) for cell in cells]
+        texts: list[str] = []
+        for cell in row:
+            if _tag(cell) not in ("table:table-cell", "table:covered-table-cell"):
+                continue
+            text = " ".join(" ".join(map(_inline_text, _paragraphs(cell))).split())
+            left, above = spans.get(len(texts), (0, ""))
+            if left:
+                spans[len(texts)] = left - 1, above
+                text = text or above
+            elif (height := _count(cell, "table:number-rows-spanned")) > 1:
+                spans[len(texts)] = height - 1, text
+            texts += [text] * min(_count(cell, "table:number-columns-repeated"), _MOST_COLUMNS)
         if any(texts):
             rows.append(texts)
     marked = table.find(f"{{{_URIS['table']}}}table-header-rows") is not None
@@ -154,6 +197,12 @@ def _tag(element: etree._Element) -> str:
 def _attribute(element: etree._Element, name: str) -> str:
     prefix, _, local = name.partition(":")
     return str(element.get(f"{{{_URIS[prefix]}}}{local}") or "")
+
+
+def _count(element: etree._Element, name: str) -> int:
+    """Return a number of rows or columns; 1 where none is written."""
+    written = _attribute(element, name)
+    return max(1, int(written)) if written.isdecimal() else 1
 
 
 def _level(heading: etree._Element) -> int:

@@ -1,7 +1,7 @@
 """Parse spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): one TABLE block per row, with its sheet and row number.
 
 Of a formula only the result is read that was saved with it. Hidden sheets are read as well. Comments stand
-below the row of their cell.
+below the row of their cell, titles and series of charts below the cells that they show.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
-from desk_rag.documents.parsers.office.cell_comments import CellComment, comments_by_sheet
+from desk_rag.documents.parsers.office.charts import add_chart
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
+from desk_rag.documents.parsers.office.sheet_details import CellComment, SheetDetails, details_by_sheet
 from desk_rag.errors import BrokenDocument
 
 _NO_RESULT = re.compile(rb"<f\b[^>]*>[^<]*</f>\s*(?:<v\s*/>|<v></v>|</c>)")
@@ -43,22 +44,19 @@ def parse(data: bytes, most_text: int) -> Parsed:
         raise BrokenDocument("is encrypted", remedy="Save it without a password.") from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise BrokenDocument("is not a spreadsheet that can be opened (damaged?)") from error
-    builder, comments = Builder(), comments_by_sheet(data)
+    builder, details = Builder(), details_by_sheet(data)
     for page, name in enumerate(names, start=1):
-        try:
-            sheet = workbook.get_sheet_by_name(name)
-            first_row = (sheet.start or (0, 0))[0]
-            merged = _merged_downwards(sheet)
-            rows = sheet.to_python(skip_empty_area=True)
-        except (python_calamine.CalamineError, ValueError):
-            continue  # chart sheets and macro sheets hold no cells
-        if rows:
+        of_sheet = details.get(name) or SheetDetails()
+        rows, first, merged = _cells(workbook, name)
+        if rows or of_sheet.charts:
             builder.heading(1, name, page=page, opens_chunk=True)
-        of_sheet = sorted(comments.get(name, ()), key=lambda comment: comment.row)
-        adder = _RowAdder(builder, page, name if len(names) > 1 else "", of_sheet)
-        _add_rows(adder, rows, (first_row, (sheet.start or (0, 0))[1]), merged, most_text)
+        comments = sorted(of_sheet.comments, key=lambda comment: comment.row)
+        adder = _RowAdder(builder, page, name if len(names) > 1 else "", comments)
+        _add_rows(adder, rows, first, merged | of_sheet.merged, most_text)
         if rows:
             adder.add_comments()
+        for chart in of_sheet.charts:
+            add_chart(builder, chart, page, with_values=False)
         if builder.exceeds(most_text):
             break
     note = _NOT_CALCULATED if _holds_uncalculated_formulas(data) else ""
@@ -96,10 +94,18 @@ class _RowAdder:
         self.add_comments(number)
 
 
-def _merged_downwards(sheet: Any) -> dict[tuple[int, int], int]:
-    """Rows covered by each merged cell of several rows, by the (row, column) it begins at, both from 0."""
+def _cells(workbook: Any, name: str) -> tuple[list[list[object]], tuple[int, int], dict[tuple[int, int], int]]:
+    """Return rows, the place of the first cell, and the last row of cells of several rows by their place, from 0."""
+    import python_calamine
+
+    try:
+        sheet = workbook.get_sheet_by_name(name)
+        rows = sheet.to_python(skip_empty_area=True)
+    except (python_calamine.CalamineError, ValueError):
+        return [], (0, 0), {}  # chart sheets and macro sheets hold no cells
     ranges = sheet.merged_cell_ranges or []
-    return {(top, column): bottom for (top, column), (bottom, _) in ranges if bottom > top}
+    merged = {(top, column): bottom for (top, column), (bottom, _) in ranges if bottom > top}
+    return rows, sheet.start or (0, 0), merged
 
 
 def _holds_uncalculated_formulas(data: bytes) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
+from desk_rag.documents.parsers.office.charts import add_chart
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
 
@@ -65,7 +66,7 @@ def _add_shape(builder: Builder, shape: Any, number: int) -> None:
         for words in table_rows(rows) if rows else ():
             builder.add(words, BlockKind.TABLE, page=number)
     elif getattr(shape, "has_chart", False) and shape.has_chart:
-        _add_chart(builder, shape.chart, number)
+        add_chart(builder, shape.chart.part.blob, number)
     elif shape.has_text_frame:
         _add_paragraphs(builder, shape.text_frame, number)
 
@@ -82,16 +83,3 @@ def _text(paragraph: Any) -> str:
     """Return the words of a paragraph, those of its formulas too."""
     tags = f"{_DRAWING}t", f"{_DRAWING}br", _FORMULA_TEXT
     return "".join(" " if element.tag == tags[1] else element.text or "" for element in paragraph._p.iter(*tags))
-
-
-def _add_chart(builder: Builder, chart: Any, number: int) -> None:
-    """A chart's data, one row per category."""
-    plot = chart.plots[0]
-    series = [(str(line.name or ""), list(line.values)) for line in plot.series]
-    header = ["Category", *(name for name, _ in series)]
-    rows = [
-        [str(category), *(str(values[index]) if index < len(values) else "" for _, values in series)]
-        for index, category in enumerate(plot.categories)
-    ]
-    for words in table_rows([header, *rows], True):
-        builder.add(words, BlockKind.TABLE, page=number)

@@ -1,4 +1,4 @@
-"""Read Word documents (.docx): text, tables, notes, comments, headers and footers in reading order.
+"""Read Word documents (.docx): text, tables, charts, notes, comments, headers and footers in order.
 
 There are no pages and lines: Word decides on pages when it prints. A document with tracked changes is read as if all of
 them were accepted. Macros, links and embedded files are left alone.
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
-from desk_rag.documents.parsers.office.containers import check_unpacked_size
+from desk_rag.documents.parsers.office.charts import add_chart
+from desk_rag.documents.parsers.office.containers import check_unpacked_size, is_page_number
 from desk_rag.errors import BrokenDocument
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 _HEADING_STYLE = re.compile(r"heading (?P<level>[1-9])$", re.IGNORECASE)
 _UNTITLED = re.compile(r"(?:untitled|document\d*|word document|microsoft word.*|.*\.docx?)$", re.IGNORECASE)
-_PAGE_NUMBER = re.compile(r"\W*(?:(?:page|seite)\W*)?\d*\W*(?:of|von|/)?\W*\d*\W*", re.IGNORECASE)
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MOST_COLUMNS = 60
+_CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}chart"
+_RELATION_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 _FORMULA_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 _ALTERNATIVE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _SKIPPED = frozenset({f"{_W}del", f"{_W}moveFrom", f"{_W}instrText", f"{_W}txbxContent", _ALTERNATIVE})
@@ -85,7 +87,7 @@ class _Reader:
                     continue
                 for element in _content(part._element):
                     text = " ".join(_text(element).split())
-                    if text not in seen and not _PAGE_NUMBER.fullmatch(text):
+                    if text not in seen and not is_page_number(text):
                         seen.add(text)
                         self._builder.add(text, BlockKind.PARAGRAPH)
 
@@ -109,7 +111,11 @@ class _Reader:
         self._add_referenced(paragraph)
 
     def _add_referenced(self, paragraph: Any) -> None:
-        """Add the text boxes of a paragraph, and the notes and comments that it refers to."""
+        """Add the text boxes and charts of a paragraph, and the notes and comments that it refers to."""
+        for chart in paragraph.iter(_CHART):
+            part = self._document.part.related_parts.get(chart.get(_RELATION_ID) or "")
+            if part is not None and next(chart.iterancestors(f"{_W}p")) is paragraph:
+                add_chart(self._builder, part.blob, None)
         for box in _own_boxes(paragraph):
             self.add_all(box)
         for element in paragraph.iter(*_NOTES, f"{_W}commentReference"):

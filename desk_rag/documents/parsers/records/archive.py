@@ -11,30 +11,20 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from lzma import LZMAError
 
-from desk_rag.documents.archives import is_archive
-from desk_rag.documents.discovery import left_out_inside
 from desk_rag.documents.document import Block
-from desk_rag.documents.formats import format_of_name, unread_kind
 from desk_rag.documents.parsers.building import Parsed, squeeze
-from desk_rag.errors import BrokenDocument, DocumentError
+from desk_rag.documents.parsers.records.enclosed import MOST_FILE_BYTES, Enclosed, left_out
+from desk_rag.errors import BrokenDocument
 from desk_rag.sanitize import without_terminal_codes
 
-_MIB = 1 << 20
 _MOST_MEMBERS = 20_000
-_MOST_BYTES = 256 * _MIB
-"""All files inside together, unpacked."""
-_MOST_MEMBER_BYTES = 50 * _MIB
-_MOST_RATIO, _RATIO_FROM = 200, _MIB
+_MOST_RATIO, _RATIO_FROM = 200, 1 << 20
 """A file that grows more than that when it is unpacked is a bomb; smaller ones do no harm."""
 _LONGEST_NAME = 400
-
-ParseMember = Callable[[str, bytes, int], Parsed]
-"""Parses a name and content to at most so many bytes of text. Raises DocumentError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +38,31 @@ class _Member:
     """Returns at most so many bytes of the content."""
 
 
-def parse(data: bytes, most_text: int, parse_member: ParseMember) -> Parsed:
+def parse(data: bytes, enclosed: Enclosed) -> Parsed:
     """Read the files of an archive in their order. Raises BrokenDocument for a damaged one."""
     blocks: list[Block] = []
-    unread: Counter[str] = Counter()
-    text_left, bytes_left, read = most_text, _MOST_BYTES, 0
     try:
         for number, member in enumerate(_members(data)):
-            if number == _MOST_MEMBERS or text_left <= 0 or bytes_left <= 0:
-                unread["files behind the first ones"] += 1
+            if number == _MOST_MEMBERS or enclosed.exhausted:
+                enclosed.unread["files behind the first ones"] += 1
                 break
             if why := _left_out(member):
-                unread[why] += 1
+                enclosed.unread[why] += 1
                 continue
             try:
-                content = member.read(min(_MOST_MEMBER_BYTES, bytes_left) + 1)
-                bytes_left -= len(content)
-                if len(content) > _MOST_MEMBER_BYTES or bytes_left < 0:
-                    unread["too large"] += 1
-                    continue
-                parsed = parse_member(member.name.rpartition("/")[2], content, text_left)
-            except DocumentError:
-                unread["that could not be read"] += 1
-                continue
+                content = member.read(min(MOST_FILE_BYTES, enclosed.bytes_left) + 1)
             except (RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, EOFError, LZMAError):
-                unread["damaged or packed in an unknown way"] += 1
+                enclosed.unread["damaged or packed in an unknown way"] += 1
                 continue
-            read += 1
-            of_member = _under(member.name, parsed.blocks)
-            text_left -= sum(len(block.text.encode("utf-8")) for block in of_member)
-            blocks += of_member
+            blocks += _under(member.name, enclosed.blocks(member.name.rpartition("/")[2], content))
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, LZMAError, OSError, ValueError) as error:
         if not blocks:
             raise BrokenDocument("is not an archive that can be opened (damaged?)") from error
-        unread["behind damage"] += 1
+        enclosed.unread["behind damage"] += 1
     if not blocks:
         raise BrokenDocument("is an archive without a file that can be read")
-    return Parsed("", tuple(blocks), _note(read, unread))
+    note = f"{enclosed.read:,} file{'s' * (enclosed.read != 1)} inside read"
+    return Parsed("", tuple(blocks), f"{note}; not read: {enclosed.reasons()}" if enclosed.unread else note)
 
 
 def _members(data: bytes) -> Iterator[_Member]:
@@ -112,20 +90,15 @@ def _beginning(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> by
 
 def _left_out(member: _Member) -> str:
     """Return why a file inside is not opened, in words; '' if it is."""
-    name = member.name.rpartition("/")[2]
     if member.is_locked:
         return "locked with a password"
-    if why := left_out_inside(member.name):
+    if why := left_out(member.name):
         return why
-    if is_archive(name):
-        return "archives"
-    if format_of_name(name) is None and unread_kind(name):
-        return unread_kind(name)
     if not member.size:
         return "empty"
     if member.packed and member.size > _RATIO_FROM and member.size > _MOST_RATIO * member.packed:
         return "that unpack to far more than they take"
-    return "too large" if member.size > _MOST_MEMBER_BYTES else ""
+    return "too large" if member.size > MOST_FILE_BYTES else ""
 
 
 def _under(name: str, blocks: tuple[Block, ...]) -> list[Block]:
@@ -133,10 +106,3 @@ def _under(name: str, blocks: tuple[Block, ...]) -> list[Block]:
     path = " ".join(squeeze(without_terminal_codes(name)).split()).strip("/")[:_LONGEST_NAME] or "file"
     moved = [replace(block, heading=(path, *block.heading)) for block in blocks]
     return [replace(block, opens_chunk=not number or block.opens_chunk) for number, block in enumerate(moved)]
-
-
-def _note(read: int, unread: Counter[str]) -> str:
-    inside = f"{read:,} file{'s' * (read != 1)} inside read"
-    if not unread:
-        return inside
-    return f"{inside}; not read: {', '.join(f'{why} ({count:,})' for why, count in unread.most_common())}"

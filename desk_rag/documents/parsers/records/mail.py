@@ -1,16 +1,15 @@
 """Parse mail: messages (.eml, .emlx, Maildir files, .msg), mailboxes (.mbox) and web archives (.mhtml).
 
 One section per message, named "sender, date: subject", with the readable body below it. In a mailbox the page is the
-number of the message. Invitations and attached plain text are read; other attachments are named, not opened. Lines
-quoted from an earlier message ('> …') come last, below a heading of their own, because somebody else wrote them; what
-stands in the same mailbox already is left out.
+number of the message. Lines quoted from an earlier message ('> …') come last, below a heading of their own, because
+somebody else wrote them; what stands in the same mailbox already is left out. Attached files come behind that, each
+below a heading with its name; those that are not read are counted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import email
-import io
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -22,12 +21,14 @@ from email.utils import parseaddr
 from typing import Any, cast
 
 from desk_rag.documents.document import BlockKind
+from desk_rag.documents.location import ATTACHMENT
 from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
 from desk_rag.documents.parsers.records import tnef
 from desk_rag.documents.parsers.records.calendar import add_invitation
+from desk_rag.documents.parsers.records.enclosed import Enclosed, left_out
 from desk_rag.documents.parsers.records.mail_text import html_lines, parted, parted_html, unwrapped
 from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
@@ -45,6 +46,7 @@ _MOST_DEPTH = 8
 _MOST_PARTS = 1000
 _PACKED_KINDS = ("application/ms-tnef", "application/vnd.ms-tnef")
 _PACKED_NAME = "winmail.dat"
+_SIGNATURES = ("application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature")
 _MOST_HEADER_CHARS = 4000
 """Longer headers are cut: parsing one takes time that grows with the square of its length."""
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
@@ -63,7 +65,7 @@ _POLICY: Policy[EmailMessage] = cast("Policy[EmailMessage]", _Policy())
 
 
 @dataclass(frozen=True, slots=True)
-class _MailContent:
+class MailContent:
     """The text of one message that is indexed."""
 
     sender: str
@@ -72,18 +74,17 @@ class _MailContent:
     subject: str
     texts: tuple[tuple[str, bool], ...]
     """The parts of the body in order, each with whether it is HTML."""
-    attachments: tuple[str, ...]
+    attachments: tuple[tuple[str, bytes | None], ...]
+    """Names and contents; None for an attachment that is no file."""
     invitations: tuple[str, ...] = ()
-    attached_texts: tuple[tuple[str, str], ...] = ()
-    """Names and contents of attachments that are plain text."""
 
 
-def parse(data: bytes) -> Parsed:
+def parse(data: bytes, enclosed: Enclosed | None = None) -> Parsed:
     """One message. Raises BrokenDocument for bytes that are no message."""
-    return _finished(_from_bytes(_without_emlx_length(data)))
+    return finished(_from_bytes(_without_emlx_length(data)), enclosed)
 
 
-def parse_mailbox(data: bytes, most_text: int) -> Parsed:
+def parse_mailbox(data: bytes, most_text: int, enclosed: Enclosed | None = None) -> Parsed:
     """Messages of an mbox file, in order, until more than `most_text` bytes are collected.
 
     The page is the message's number.
@@ -92,59 +93,25 @@ def parse_mailbox(data: bytes, most_text: int) -> Parsed:
     seen_lines: set[str] = set()
     unread = 0
     for number, part in enumerate(_split_mailbox(data), start=1):
-        message = _from_bytes(part)
-        unread += len(message.attachments) - len(message.attached_texts)
-        _add_message(builder, message, number, seen_lines)
+        unread += _add_message(builder, _from_bytes(part), number, seen_lines, enclosed)
         if builder.exceeds(most_text):
             break
-    return builder.done(_unread_attachments(unread), first_heading_is_title=False)
+    return builder.done(_unread_attachments(unread, enclosed), first_heading_is_title=False)
 
 
-def parse_outlook(data: bytes) -> Parsed:
-    """An Outlook message (.msg), or what Outlook packed into a winmail.dat.
-
-    Raises BrokenDocument for another kind of OLE file.
-    """
-    from oxmsg import Message
-
-    if (packed := tnef.read(data)) is not None:
-        return _finished(
-            _MailContent(
-                sender=_people(packed.sender),
-                recipients="",
-                date="",
-                subject=" ".join(packed.subject.split()),
-                texts=((packed.body, False),) if packed.body.strip() else ((packed.html, True),),
-                attachments=tuple(file.name for file in packed.files),
-                attached_texts=tuple(_packed_texts(packed)),
-            )
-        )
-    try:
-        source = Message.load(io.BytesIO(data))
-        headers = source.message_headers
-        message = _MailContent(
-            sender=_people(source.sender or ""),
-            recipients=", ".join(recipient.name or recipient.email_address for recipient in source.recipients),
-            date=_day(source.sent_date),
-            subject=" ".join((source.subject or headers.get("Subject", "")).split()),
-            texts=((source.body, False),) if (source.body or "").strip() else ((source.html_body or "", True),),
-            attachments=tuple(attachment.file_name or "" for attachment in source.attachments),
-        )
-    except Exception as error:  # python-oxmsg lets KeyError, struct and olefile errors through
-        raise BrokenDocument("is not an Outlook message that can be opened (damaged?)") from error
-    return _finished(message)
-
-
-def _finished(message: _MailContent) -> Parsed:
+def finished(message: MailContent, enclosed: Enclosed | None) -> Parsed:
     """Return a single message as a document."""
     builder = Builder()
     builder.set_title(message.subject)
-    _add_message(builder, message, None, set())
-    return builder.done(_unread_attachments(len(message.attachments) - len(message.attached_texts)))
+    unread = _add_message(builder, message, None, set(), enclosed)
+    return builder.done(_unread_attachments(unread, enclosed))
 
 
-def _unread_attachments(count: int) -> str:
-    return "1 attachment is not read" if count == 1 else f"{count} attachments are not read" if count else ""
+def _unread_attachments(count: int, enclosed: Enclosed | None) -> str:
+    if not count:
+        return ""
+    note = "1 attachment is not read" if count == 1 else f"{count} attachments are not read"
+    return f"{note}: {enclosed.reasons()}" if enclosed is not None else note
 
 
 def parse_web_archive(data: bytes) -> Parsed:
@@ -177,7 +144,7 @@ def _split_mailbox(data: bytes) -> Iterator[bytes]:
         yield re.sub(rb"(?m)^>(>*From )", rb"\1", data[begin:end])
 
 
-def _from_bytes(data: bytes) -> _MailContent:
+def _from_bytes(data: bytes) -> MailContent:
     headers_end = _HEADERS_END.search(data)
     headers = data[: headers_end.start() if headers_end else len(data)]
     if _NOT_ASCII.search(headers):  # against the rules, but written; the email package replaces such letters
@@ -186,47 +153,47 @@ def _from_bytes(data: bytes) -> _MailContent:
     return _from_mime(email.message_from_bytes(data, policy=_POLICY))
 
 
-def _from_mime(message: EmailMessage) -> _MailContent:
+def _from_mime(message: EmailMessage) -> MailContent:
     texts: list[tuple[str, bool]] = []
-    attachments: list[str] = []
+    attachments: list[tuple[str, bytes | None]] = []
     invitations: list[str] = []
-    attached_texts: list[tuple[str, str]] = []
     for part in itertools.islice(_readable_parts(message, 0), _MOST_PARTS):
         kind = _content_type(part)
         name = _file_name(part)
         if (packed := _packed(part, kind, name)) is not None:
-            attachments += [file.name for file in packed.files]
-            attached_texts += _packed_texts(packed)
-            texts += [(packed.body, False)] * (not any(text.strip() for text, _ in texts))
+            attachments += [(file.name, file.content) for file in packed.files]
+            texts += [packed.text] * (not any(text.strip() for text, _ in texts))
         elif kind == "message/rfc822":
             texts.append((_forwarded(part), False))
-        elif kind == "text/calendar":
+        elif kind == "text/calendar" or name.lower().endswith(".ics"):
             invitations.append(_content(part))
         elif name and kind.startswith("image/") and part.get("Content-ID"):
             continue  # a picture in the text
+        elif kind in _SIGNATURES:
+            continue
         elif name or _header(part, "Content-Disposition").lower().startswith("attachment"):
-            attachments.append(name or kind)
-            attached_texts += _attached_text(part, kind, name)
+            attachments.append((name or kind, _attached(part, kind)))
         elif kind in ("text/plain", "text/html"):
             texts.append((_content(part), kind == "text/html"))
         elif kind.startswith("multipart/") and isinstance(part.get_payload(), str):
             texts.append((_content(part), False))  # its boundary is missing
-    return _MailContent(
-        sender=_people(_header(message, "From")),
-        recipients="" if _UNDISCLOSED.match(_header(message, "To")) else _people(_header(message, "To")),
+    return MailContent(
+        sender=people(_header(message, "From")),
+        recipients="" if _UNDISCLOSED.match(_header(message, "To")) else people(_header(message, "To")),
         date=_date_header(message),
         subject=_header(message, "Subject"),
         texts=tuple(texts),
         attachments=tuple(attachments),
         invitations=tuple(dict.fromkeys(invitations)),
-        attached_texts=tuple(attached_texts),
     )
 
 
-def _attached_text(part: EmailMessage, kind: str, name: str) -> list[tuple[str, str]]:
-    """Name and content of an attachment that is plain text."""
-    text = _content(part) if kind == "text/plain" else ""
-    return [(name or kind, text)] if text.strip() else []
+def _attached(part: EmailMessage, kind: str) -> bytes | None:
+    """Return the content of an attachment; of plain text as it was declared to be encoded."""
+    if kind == "text/plain" and (text := _content(part)).strip():
+        return text.encode("utf-8")
+    payload = part.get_payload(decode=True)
+    return payload if isinstance(payload, bytes) else None
 
 
 def _packed(part: EmailMessage, kind: str, name: str) -> tnef.PackedMessage | None:
@@ -235,16 +202,6 @@ def _packed(part: EmailMessage, kind: str, name: str) -> tnef.PackedMessage | No
         return None
     payload = part.get_payload(decode=True)
     return tnef.read(payload) if isinstance(payload, bytes) else None
-
-
-def _packed_texts(packed: tnef.PackedMessage) -> list[tuple[str, str]]:
-    """Names and contents of the packed files that are plain text."""
-    attached = []
-    for file in packed.files:
-        if file.name.lower().endswith((".txt", ".text")):
-            with contextlib.suppress(UnsupportedDocument):
-                attached.append((file.name, decode(file.content)[0]))
-    return attached
 
 
 def _readable_parts(message: EmailMessage, depth: int) -> Iterator[EmailMessage]:
@@ -295,7 +252,7 @@ def _forwarded(part: EmailMessage) -> str:
     message = next(part.iter_parts(), None)
     if not isinstance(message, EmailMessage):
         return ""
-    about = [_people(_header(message, "From")), _date_header(message), _header(message, "Subject")]
+    about = [people(_header(message, "From")), _date_header(message), _header(message, "Subject")]
     return f"Forwarded message: {', '.join(filter(None, about))}" if any(about) else ""
 
 
@@ -320,7 +277,7 @@ def _header(message: EmailMessage, name: str) -> str:
         return ""
 
 
-def _people(header: str) -> str:
+def people(header: str) -> str:
     """'Ana Novak' of 'Ana Novak <ana@example.org>'; the address where there is no name."""
     name, address = parseaddr(header)
     if whole := _NAME_AND_ADDRESS.match(name or address):  # some programs encode the address with the name
@@ -330,17 +287,22 @@ def _people(header: str) -> str:
 
 def _date_header(message: EmailMessage) -> str:
     try:
-        return _day(getattr(message.get("Date"), "datetime", None))
+        return day(getattr(message.get("Date"), "datetime", None))
     except Exception:
         return ""
 
 
-def _day(moment: datetime | None) -> str:
+def day(moment: datetime | None) -> str:
     return f"{moment.day} {moment:%B %Y}" if moment is not None else ""
 
 
-def _add_message(builder: Builder, message: _MailContent, number: int | None, seen_lines: set[str]) -> None:
-    """Append one message; `seen_lines` holds the lines of earlier messages of the same mailbox and grows."""
+def _add_message(
+    builder: Builder, message: MailContent, number: int | None, seen_lines: set[str], enclosed: Enclosed | None
+) -> int:
+    """Append one message, and return how many of its attachments are not read.
+
+    `seen_lines` holds the lines of earlier messages of the same mailbox and grows.
+    """
     who = ", ".join(part for part in (message.sender, message.date) if part)
     builder.heading(
         1,
@@ -368,15 +330,28 @@ def _add_message(builder: Builder, message: _MailContent, number: int | None, se
             _add_text(builder, own, number)
     for invitation in message.invitations:
         add_invitation(builder, invitation, number)
-    if any(message.attachments):
-        names = ", ".join(name for name in message.attachments if name)
+    if any(name for name, _ in message.attachments):
+        names = ", ".join(name for name, _ in message.attachments if name)
         builder.add(f"Attachments: {names}", BlockKind.PARAGRAPH, page=number)
-    for name, text in message.attached_texts:
-        builder.heading(2, f"Attachment {name}", page=number)
-        _add_text(builder, text.split("\n"), number)
     if any(line.strip() for line in quoted):
         builder.heading(2, QUOTED_HEADING, page=number)
         _add_text(builder, quoted, number)
+    if enclosed is None:
+        return len(message.attachments)
+    return sum(not _add_attachment(builder, *attachment, number, enclosed) for attachment in message.attachments)
+
+
+def _add_attachment(builder: Builder, name: str, content: bytes | None, number: int | None, enclosed: Enclosed) -> bool:
+    """Append the text of an attached file, and return whether it is read."""
+    why = left_out(name.replace("/", "_")) or ("not a file" if content is None else "" if content.strip() else "empty")
+    if why or content is None:
+        enclosed.unread[why] += 1
+        return False
+    blocks = enclosed.blocks(name, content)
+    if blocks:
+        builder.heading(2, ATTACHMENT + (name or "without a name"), page=number, opens_chunk=True)
+        builder.append_below(blocks, number)
+    return bool(blocks)
 
 
 def _add_text(builder: Builder, lines: Sequence[str], number: int | None) -> None:

@@ -9,10 +9,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from desk_rag.documents.parsers.office import rich_text
+
 SIGNATURE = b"\x78\x9f\x3e\x22"
 _SUBJECT, _BODY, _CODE_PAGE, _PROPERTIES = 0x8004, 0x800C, 0x9007, 0x9003
 _NEW_FILE, _FILE_NAME, _FILE_DATA, _FILE_PROPERTIES = 0x9002, 0x8010, 0x800F, 0x9005
 _SENDER_PROPERTY, _SUBJECT_PROPERTY, _BODY_PROPERTY, _HTML_PROPERTY, _LONG_NAME = 0x0C1A, 0x0037, 0x1000, 0x1013, 0x3707
+_RICH_TEXT_PROPERTY = 0x1009
 _FIXED_SIZES = {0x02: 4, 0x03: 4, 0x04: 4, 0x05: 8, 0x06: 8, 0x07: 8, 0x0A: 4, 0x0B: 4, 0x14: 8, 0x40: 8, 0x48: 16}
 _TEXT, _UNICODE, _OBJECT, _BINARY = 0x1E, 0x1F, 0x0D, 0x102
 _SEVERAL = 0x1000
@@ -35,7 +38,16 @@ class PackedMessage:
     subject: str = ""
     body: str = ""
     html: str = ""
+    rich_text: bytes = b""
+    """Compressed RTF."""
     files: list[PackedFile] = field(default_factory=list)
+
+    @property
+    def text(self) -> tuple[str, bool]:
+        """The text of the message, and whether it is HTML."""
+        if self.body.strip() or self.html.strip():
+            return (self.body, False) if self.body.strip() else (self.html, True)
+        return rich_text.plain_text(rich_text.decompressed(self.rich_text)) if self.rich_text else "", False
 
 
 def read(data: bytes) -> PackedMessage | None:
@@ -57,7 +69,7 @@ def read(data: bytes) -> PackedMessage | None:
             message.files.append(PackedFile())
         elif message.files:
             _take_file(message.files[-1], kind, content, encoding)
-    holds_something = message.files or message.body or message.html or message.subject
+    holds_something = message.files or message.body or message.html or message.rich_text or message.subject
     return message if holds_something else None
 
 
@@ -67,20 +79,22 @@ def _take_file(file: PackedFile, kind: int, content: bytes, encoding: str) -> No
     elif kind == _FILE_DATA:
         file.content = content
     elif kind == _FILE_PROPERTIES:
-        names = (text for number, text in _texts(content, encoding) if number == _LONG_NAME)
+        names = (_words(value, named) for number, value, named in _values(content, encoding) if number == _LONG_NAME)
         file.name = next(filter(None, names), file.name)
 
 
 def _take_properties(message: PackedMessage, content: bytes, encoding: str) -> None:
-    for number, text in _texts(content, encoding):
+    for number, value, value_encoding in _values(content, encoding):
         if number == _SENDER_PROPERTY:
-            message.sender = text
+            message.sender = _words(value, value_encoding)
         elif number == _SUBJECT_PROPERTY:
-            message.subject = text
+            message.subject = _words(value, value_encoding)
         elif number == _BODY_PROPERTY:
-            message.body = text
+            message.body = _words(value, value_encoding)
         elif number == _HTML_PROPERTY:
-            message.html = text
+            message.html = _words(value, value_encoding)
+        elif number == _RICH_TEXT_PROPERTY:
+            message.rich_text = value
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -95,8 +109,8 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         position += length + 2  # a checksum
 
 
-def _texts(content: bytes, encoding: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each MAPI property that is text."""
+def _values(content: bytes, encoding: str) -> Iterator[tuple[int, bytes, str]]:
+    """Yield the number, bytes and encoding of each MAPI property that is text or binary."""
     position = 4
     try:
         for _ in range(struct.unpack_from("<I", content)[0]):
@@ -119,7 +133,7 @@ def _texts(content: bytes, encoding: str) -> Iterator[tuple[int, str]]:
                 value = content[position + 4 : position + 4 + length]
                 position += 4 + _padded(length)
                 if kind != _OBJECT:
-                    yield number, _words(value, "utf-16-le" if kind == _UNICODE else encoding)
+                    yield number, value, "utf-16-le" if kind == _UNICODE else encoding
                 if position > len(content):
                     return
     except (struct.error, KeyError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from desk_rag.answering.events import PassagesRead
 from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of
 from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger, is_of_kind, numbers_of
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
 from desk_rag.answering.requirements.dates import Date, dates
 from desk_rag.answering.requirements.places import place_of_passage
@@ -178,6 +178,8 @@ class Reading:
     """Tables whose rows are not documents of their own."""
     passages: int
     files: int
+    copies: Mapping[Path, tuple[Path, ...]]
+    """Files of the same content as one that was read in their place; none if files are what is asked for."""
 
     @property
     def parties(self) -> list[str]:
@@ -193,7 +195,9 @@ class Reading:
 
 def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator[PassagesRead | Reading]:
     """Read every document below the folders `under`; yield progress, then those of the kinds."""
-    rows = list({row.path: row for row in indexed(store, under)}.values())
+    documents = indexed(store, under)
+    copies = {} if all(kind.is_any or kind.is_format for kind in kinds) else distinct(documents)
+    rows = list(copies) or list({row.path: row for row in documents}.values())
     total, done = sum(row.num_chunks for row in rows), 0
     records: list[Record] = []
     ledgers: list[tuple[DocumentRow, tuple[Passage, ...]]] = []
@@ -209,7 +213,8 @@ def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator
             records += records_of(kind, row, passages)
         elif is_ledger(passages):
             ledgers.append((row, passages))
-    yield Reading(tuple(records), tuple(ledgers), len(chunks), len(rows))
+    of_file = {row.path: others for row, others in copies.items() if others}
+    yield Reading(tuple(records), tuple(ledgers), len(chunks), len(rows), of_file)
 
 
 def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:

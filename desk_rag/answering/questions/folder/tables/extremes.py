@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import dates
@@ -87,7 +87,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     if asked is None:
         return
     began = time.perf_counter()
-    documents = list({row.path: row for row in indexed(store, under)}.values())
+    documents = list(distinct(indexed(store, under)))
     tables = [table for document in documents for table in _tables(store, document, asked)]
     if len(tables) != 1:
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.labels import is_own_measure, measure_asked
 from desk_rag.answering.requirements.stems import content_stems
@@ -77,7 +77,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     began = time.perf_counter()
     asked, is_less = _WORDS[match["word"].lower()]
     says = measure_asked(asked)
-    documents = [row for row in {row.path: row for row in indexed(store, under)}.values()
+    documents = [row for row in distinct(indexed(store, under))
                  if thing <= content_stems(row.path.stem.replace("_", " "))]  # fmt: skip
     measured = [one for document in documents if says is not None for one in _measure(store, document, says, thing)]
     if len(measured) < _FEWEST or len({one.unit for one in measured}) > 1:

@@ -18,7 +18,7 @@ from desk_rag.answering.questions.conditions import YesNo, conditions
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import MONTHS, Date
@@ -125,7 +125,7 @@ def _sum(
     """Yield the sum that one reading of the question asks for; return False if there is none."""
     began, files, passages = time.perf_counter(), set[Path](), 0
     cells: list[_Cell] = []
-    for document in {row.path: row for row in indexed(store, under)}.values():
+    for document in distinct(indexed(store, under)):
         files.add(document.path)
         for passage in store.passages_of(document.path):
             passages += 1

@@ -1,4 +1,4 @@
-"""Read the comments of cells in .xlsx and .ods workbooks, which the reader of their cells leaves out."""
+"""Read what the reader of cells leaves out of .xlsx and .ods workbooks: comments, charts, and merged cells of .ods."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import io
 import posixpath
 import re
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lxml import etree
@@ -19,6 +20,9 @@ _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 _ANNOTATION = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}annotation"
 _PARAGRAPH = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}p"
 _CREATOR = "{http://purl.org/dc/elements/1.1/}creator"
+_OBJECT = "{urn:oasis:names:tc:opendocument:xmlns:drawing:1.0}object"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_CHART_PART = re.compile(r"xl/charts/chart\d*\.xml")
 _MOST_BYTES = 64 * 1024 * 1024
 _CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
 _IN_THREAD = re.compile(r"^\[Threaded comment\].*?Comment:\s*", re.DOTALL)
@@ -40,35 +44,50 @@ class CellComment:
         return f"Comment on {self.cell}{f' by {self.author}' if self.author else ''}: {self.text}"
 
 
-def comments_by_sheet(data: bytes) -> dict[str, list[CellComment]]:
-    """Return the comments of a workbook by the name of their sheet; empty for other formats and damaged parts."""
-    comments: dict[str, list[CellComment]] = {}
+@dataclass(slots=True)
+class SheetDetails:
+    """Details of one sheet besides its cells."""
+
+    comments: list[CellComment] = field(default_factory=list)
+    charts: list[bytes] = field(default_factory=list)
+    """The XML of each chart."""
+    merged: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Last row of each cell of several rows, by the (row, column) it begins at, all from 0."""
+
+
+def details_by_sheet(data: bytes) -> dict[str, SheetDetails]:
+    """Return the details of a workbook by the name of their sheet; empty for other formats and damaged parts."""
+    details: defaultdict[str, SheetDetails] = defaultdict(SheetDetails)
     if not data.startswith(b"PK"):
-        return comments
+        return details
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = frozenset(archive.namelist())
-            read = _of_open_document(archive) if "content.xml" in names else _of_excel(archive, names)
-            for sheet, comment in read:
-                if comment.text:
-                    comments.setdefault(sheet, []).append(comment)
+            if "content.xml" in names:
+                _take_open_document(archive, names, details)
+            else:
+                _take_excel(archive, names, details)
     except (etree.XMLSyntaxError, zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError):
-        return comments  # the cells are worth more than comments that cannot be read
-    return comments
+        return details  # the cells are worth more than details that cannot be read
+    return details
 
 
-def _of_excel(archive: zipfile.ZipFile, names: frozenset[str]) -> Iterator[tuple[str, CellComment]]:
-    if not any("comments" in name for name in names):
+def _take_excel(archive: zipfile.ZipFile, names: frozenset[str], details: dict[str, SheetDetails]) -> None:
+    if not any("comments" in name or "/charts/" in name for name in names):
         return
     files = dict(_relations(archive, "xl/workbook.xml"))
     for sheet in _tree(archive, "xl/workbook.xml").iter(f"{_MAIN}sheet"):
         part = files.get(sheet.get(f"{_OF_DOCUMENT}id", ""), "")
+        own = details[sheet.get("name", "")]
         for _, target in _relations(archive, part) if part in names else ():
             if "comments" in target.lower() and target.endswith(".xml") and "threaded" not in target.lower():
                 tree = _tree(archive, target)
                 authors = ["".join(author.itertext()).strip() for author in tree.iter(f"{_MAIN}author")]
-                for comment in tree.iter(f"{_MAIN}comment"):
-                    yield sheet.get("name", ""), _excel_comment(comment, authors)
+                comments = [_excel_comment(comment, authors) for comment in tree.iter(f"{_MAIN}comment")]
+                own.comments += [comment for comment in comments if comment.text]
+            elif "/drawings/drawing" in target and target in names:
+                charts = [chart for _, chart in _relations(archive, target) if _CHART_PART.fullmatch(chart)]
+                own.charts += [_content(archive, chart) for chart in charts if chart in names]
 
 
 def _excel_comment(comment: Any, authors: list[str]) -> CellComment:
@@ -93,19 +112,34 @@ def _relations(archive: zipfile.ZipFile, part: str) -> Iterator[tuple[str, str]]
         yield relation.get("Id", ""), posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
 
 
-def _of_open_document(archive: zipfile.ZipFile) -> Iterator[tuple[str, CellComment]]:
+def _take_open_document(archive: zipfile.ZipFile, names: frozenset[str], details: dict[str, SheetDetails]) -> None:
     for table in _tree(archive, "content.xml").iter(f"{_TABLE}table"):
+        own = details[table.get(f"{_TABLE}name", "")]
         row = 1
         for line in table.iter(f"{_TABLE}table-row"):
             column = 1
             for cell in line:
-                for note in cell.iter(_ANNOTATION):
-                    author = " ".join("".join(name.text or "" for name in note.iter(_CREATOR)).split())
-                    paragraphs = (" ".join("".join(part.itertext()).split()) for part in note.iter(_PARAGRAPH))
-                    text = _IN_THREAD.sub("", " ".join(filter(None, paragraphs)))
-                    yield table.get(f"{_TABLE}name", ""), CellComment(f"{_letters(column)}{row}", row, author, text)
-                column += int(cell.get(f"{_TABLE}number-columns-repeated", "1"))
-            row += int(line.get(f"{_TABLE}number-rows-repeated", "1"))
+                own.comments += _annotations(cell, row, column)
+                if (height := _number(cell, "number-rows-spanned")) > 1:
+                    own.merged[row - 1, column - 1] = row - 2 + height
+                column += _number(cell, "number-columns-repeated")
+            row += _number(line, "number-rows-repeated")
+        for place in table.iter(_OBJECT):
+            part = f"{place.get(_LINK, '').removeprefix('./')}/content.xml"
+            if part in names:
+                own.charts.append(_content(archive, part))
+
+
+def _annotations(cell: Any, row: int, column: int) -> Iterator[CellComment]:
+    for note in cell.iter(_ANNOTATION):
+        author = " ".join("".join(name.text or "" for name in note.iter(_CREATOR)).split())
+        paragraphs = (" ".join("".join(part.itertext()).split()) for part in note.iter(_PARAGRAPH))
+        if text := _IN_THREAD.sub("", " ".join(filter(None, paragraphs))):
+            yield CellComment(f"{_letters(column)}{row}", row, author, text)
+
+
+def _number(element: Any, name: str) -> int:
+    return int(element.get(f"{_TABLE}{name}", "1"))
 
 
 def _letters(column: int) -> str:
@@ -117,8 +151,12 @@ def _letters(column: int) -> str:
 
 
 def _tree(archive: zipfile.ZipFile, part: str) -> Any:
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
+    return etree.fromstring(_content(archive, part), parser)
+
+
+def _content(archive: zipfile.ZipFile, part: str) -> bytes:
     entry = archive.getinfo(part)
     if entry.file_size > _MOST_BYTES:
         raise ValueError(f"{part} is too large")
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
-    return etree.fromstring(archive.read(entry), parser)
+    return archive.read(entry)

@@ -27,7 +27,7 @@ class Int4Linear(torch.nn.Module):
     """Stands where a `torch.nn.Linear` stood: fp32 [..., in] -> fp32 [..., out]. For inference only."""
 
     multiplies_in = torch.bfloat16
-    """What rows are rounded to."""
+    """Dtype that rows are rounded to."""
 
     def __init__(self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Weights are (`codes` [out, in], 0 to 15, less 8) times scale plus middle, `scales` [out, in / 32, 2]."""

@@ -67,7 +67,8 @@ def _version(requested: bool) -> None:
 def _globals(
     ctx: typer.Context,
     model: Annotated[
-        str | None, typer.Option(help="'embedded', a model directory, or ORG/NAME on the Hugging Face hub.")
+        str | None,
+        typer.Option(help="'embedded', a model directory or GGUF file, a name of Ollama's, or ORG/NAME (help models)."),
     ] = None,
     adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[

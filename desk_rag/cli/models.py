@@ -98,7 +98,8 @@ def _fit(settings: Settings, task: Task) -> int:
     progress.passing("measuring this machine …")
     machine = with_rates(_machine(settings, task.folders[0] if task.folders else None), settings)
     progress.clear()
-    ranked = fit.rank(_installed(settings, (), task.name), machine)
+    installed = _installed(settings, (), task.name)
+    ranked = fit.rank([model for model in installed if task.name in ("", model.name)], machine)
     if task.as_json:
         out.print_json(sys.stdout, {"machine": asdict(machine), "models": [_fit_as_json(each) for each in ranked]})
         return 0
@@ -125,6 +126,8 @@ def _fit(settings: Settings, task: Task) -> int:
 
 
 def _fit_lines(each: Fit, machine: Machine) -> list[str]:
+    if each.model.refusal:
+        return [f"{clean(each.model.name)}: cannot be used: {clean(each.model.refusal)}"]
     weights = ", ".join(
         f"{out.size(size)} {'as they are' if name == 'none' else name}" for name, size in each.weights.items()
     )
@@ -142,10 +145,8 @@ def _fit_lines(each: Fit, machine: Machine) -> list[str]:
 
 
 def _verdict(each: Fit) -> str:
-    if each.model.refusal or not each.suits:
-        return each.model.refusal or (
-            "does not fit into memory" if not each.quantization else "its caches would exceed budget_gib"
-        )
+    if not each.suits:
+        return "does not fit into memory" if not each.quantization else "its caches would exceed budget_gib"
     words = "suits" if each.quantization == "none" else f"suits with --quantization {each.quantization}"
     return words if each.memory.whole_context else f"{words}, with fewer passages in an answer"
 

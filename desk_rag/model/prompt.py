@@ -217,13 +217,7 @@ def load_prompt(model_dir: Path, *, quotes: bool = False) -> PromptFormat:
     if model_dir.is_file():
         tokenizer, config, described = prompt_parts(read_header(model_dir))
         return _prompt(model_dir, tokenizer, config, _stop_ids(tokenizer, config), described, writes=not quotes)
-    file = regular_file(model_dir, "tokenizer.json")
-    if file is None:
-        raise ModelNotFound(
-            f"There is no tokenizer.json in {model_dir}.",
-            remedy="desk-rag needs a model with a fast tokenizer; take one whose files include tokenizer.json.",
-        )
-    tokenizer = _read_tokenizer(file)
+    tokenizer = _read_tokenizer(check_tokenizer(model_dir))
     config = read_json(model_dir, "config.json")
     if isinstance(inner := config.get("text_config"), dict):  # of a model that also reads images
         config = {**inner, **{name: value for name, value in config.items() if value is not None}}
@@ -232,6 +226,17 @@ def load_prompt(model_dir: Path, *, quotes: bool = False) -> PromptFormat:
     check_tokenizer_config(model_dir, described)
     taught = regular_file(model_dir, FINETUNE_RECORD) is not None
     return _prompt(model_dir, tokenizer, config, stops, described, writes=not quotes and not taught)
+
+
+def check_tokenizer(model_dir: Path) -> Path:
+    """Return the tokenizer's file. Raises ModelNotFound where there is none."""
+    file = regular_file(model_dir, "tokenizer.json")
+    if file is None:
+        raise ModelNotFound(
+            f"There is no tokenizer.json in {model_dir}.",
+            remedy="desk-rag needs a model with a fast tokenizer; take one whose files include tokenizer.json.",
+        )
+    return file
 
 
 def _prompt(

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,33 @@ def resolve(name: str, *, allow_download: bool) -> Path:
     if name.startswith(ollama.PREFIX) or (_OLLAMA_NAME.fullmatch(name) and not path.exists()):
         return ollama.find(name.removeprefix(ollama.PREFIX)).file
     if path.exists() or not _HUB_NAME.fullmatch(name):
+        alike = _alike(name)
         raise ModelNotFound(
             f"'{name}' is neither a model directory, a GGUF file, a model of Ollama's nor a Hugging Face name.",
-            remedy="`desk-rag models list` shows what is on this machine. Leave --model out for the embedded reader.",
-        )
+            remedy=f"On this machine there is {', '.join(alike)}." if alike else
+            "`desk-rag models list` shows what is on this machine. Leave --model out for the embedded reader.",
+        )  # fmt: skip
     return checked(from_hub(name, allow_download=allow_download))
+
+
+def _alike(name: str) -> list[str]:
+    """Names of up to three models in Ollama's, LM Studio's and the hub's folders that hold `name`."""
+    wanted = name.casefold()
+    known = [model.name for model in ollama.models()]
+    known += [each for each, _ in (*lm_studio.models(), *in_hub())]
+    return [each for each in known if wanted in each.casefold()][:3]
+
+
+def in_hub() -> Iterator[tuple[str, Path]]:
+    """(name, directory) of every model in the Hugging Face cache that has weights and a configuration."""
+    default = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or default)
+    for repository in sorted(cache.glob("models--*--*")):
+        snapshots = sorted((repository / "snapshots").glob("*/"), key=lambda place: place.stat().st_mtime)
+        for snapshot in reversed(snapshots):
+            if (snapshot / "config.json").exists() and any(snapshot.glob("*.safetensors")):
+                yield "/".join(repository.name.split("--")[1:]), snapshot
+                break
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -107,6 +129,11 @@ def checked(directory: Path) -> Path:
         file := lm_studio.only_gguf(directory)
     ):
         return file
+    if (directory / "modules.json").exists():
+        raise UnsupportedModel(
+            f"{directory} holds an embedder, which finds passages and writes no text.",
+            remedy="Name it with --embedder, and with --model one that answers.",
+        )
     if regular_file(directory, CONFIG) is None:
         raise ModelNotFound(f"There is no config.json in {directory}.", remedy="Point --model at a model directory.")
     check_loading(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,29 @@ def test_a_model_that_cannot_be_used_is_listed_with_the_reason(place: Path, caps
     assert isinstance(listed, list)
     broken = next(model for model in listed if str(model["name"]).endswith("broken.gguf"))
     assert "cut short" in broken["refusal"] and broken["shape"] is None
+
+
+def test_what_asking_would_refuse_is_listed_as_refused_and_has_no_numbers(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLX's form, an embedder, a tokenizer that is missing and a model that hears are told apart."""
+    for name in ("mlx", "embedder", "bare", "heard"):
+        shutil.copytree(plain_model(), place / "models" / name)
+    config = json.loads((plain_model() / "config.json").read_text())
+    mlx = {**config, "quantization": {"group_size": 64, "bits": 4}}
+    (place / "models" / "mlx" / "config.json").write_text(json.dumps(mlx))
+    (place / "models" / "embedder" / "modules.json").write_text("[]")
+    (place / "models" / "bare" / "tokenizer.json").unlink()
+    (place / "models" / "heard" / "config.json").write_text(json.dumps({"model_type": "whisper"}))
+    listed = reported(capsys, "list", "--folder", str(place / "models"))["models"]
+    assert isinstance(listed, list)
+    refusals = {Path(model["name"]).name: model["refusal"] for model in listed if model["source"] == "folder"}
+    assert "MLX" in refusals["mlx"] and "writes no text" in refusals["embedder"]
+    assert "no tokenizer.json" in refusals["bare"] and "'whisper'" in refusals["heard"]
+    assert main(["models", "fit", str(place / "models" / "mlx")]) == 0
+    lines = capsys.readouterr().out
+    assert "mlx: cannot be used: " in lines and "tokens" not in lines.split("cannot be used")[1].split("\n\n")[0]
+    assert "embedded" not in lines.split("Known to suit")[0], "one model was asked about"
 
 
 def test_fit_knows_the_text_of_an_indexed_folder(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -84,6 +85,26 @@ def test_caches_move_as_exactly_as_rounding_lets_them(family: Family, tmp_path: 
     assert relative(tried.stitched, tried.masked) < 0.08
     assert relative(tried.stitched, tried.masked) < 0.15 * relative(tried.unmoved, tried.masked)
     assert check_keys(model) < 1e-4
+
+
+def test_a_deep_model_is_not_refused_for_the_rounding_of_its_products(tmp_path: Path) -> None:
+    """Rows are rounded to bf16 before each matrix, which adds up to more than a model in fp32 is allowed."""
+    llama = family("llama")
+    size = {"num_hidden_layers": 12, "hidden_size": 256, "intermediate_size": 512, "head_dim": None}
+
+    def build() -> tuple[Any, Any]:
+        model_class, config = llama.build()
+        return model_class, type(config)(**{**config.to_dict(), **size})
+
+    model = loaded(written(tmp_path, Family("deep", build)), "int4")
+    assert model.spec.num_layers == 12 and logits(model).isfinite().all()
+
+
+def test_many_rows_are_packed_as_few_at_a_time_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, scales = coded_groups(torch.randn(900, 64))
+    at_once = Int4Linear(codes, scales)
+    monkeypatch.setattr(int4_linear, "_PACKED_AT_ONCE", 64 * 256)
+    assert torch.equal(Int4Linear(codes, scales).weight, at_once.weight)
 
 
 def test_the_planned_memory_is_that_of_what_is_held(tmp_path: Path) -> None:

@@ -175,7 +175,10 @@ def _lines(counts: Copied, report: dict[str, object]) -> list[str]:
     if counts.caches_without_text:
         lines.append(f"{out.plural(counts.caches_without_text, 'cache')} left out: no document here has their text.")
     if counts.caches_of_other_models:
-        lines.append(f"{out.plural(counts.caches_of_other_models, 'cache')} left out: they are of another model.")
+        lines.append(
+            f"{out.plural(counts.caches_of_other_models, 'cache')} left out: they are of another model "
+            "(--model NAME imports those of NAME)."
+        )
     if counts.caches_without_room:
         lines.append(
             f"{out.plural(counts.caches_without_room, 'cache')} left out: `budget_gib` under [store] has no room."

@@ -94,7 +94,10 @@ def summary(report: AuxiliaryReport) -> str:
         ]
     if report.answers_after:
         lines += _answers(report.answers_before, report.answers_after)
-    lines.append(f'To use it: auxiliary = "{shown_path(report.out)}" under [answer], with --selector aux.')
+    lines.append(
+        f'To use it: auxiliary = "{shown_path(report.out)}", selector = "aux" and recompute = 0.2 under [answer]. '
+        "`desk-rag index` then fills its caches."
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ closer to fp32 than weights in fp16 are, half as much to read, and needs no pack
 
 from __future__ import annotations
 
+import time
 from collections.abc import MutableMapping, Sequence
 from functools import cache
 from typing import Any
@@ -25,6 +26,8 @@ signed ones, oneDNN takes the place of one AVX-512 product by ten thousand other
 """
 _BLOCK = 1 << 17
 """Weights that are coded at a time: what a processor's cache holds."""
+_SLOWEST = 50.0
+"""Times in fp32 that a small product may take; plain loops take several hundred, a kernel less than ten."""
 
 
 class Int8Linear(torch.nn.Module):
@@ -71,7 +74,7 @@ class Int8Linear(torch.nn.Module):
 
 @cache
 def available() -> bool:
-    """True if this CPU multiplies int8 and this torch does it right, which a product of extreme numbers shows."""
+    """True if this CPU multiplies int8 and this torch does it right and fast, which small products show."""
     features = torch.cpu.get_capabilities()
     if not (features.get("avx512_vnni") or features.get("avx_vnni")) or not torch._C._has_mkldnn:
         return False
@@ -83,7 +86,22 @@ def available() -> bool:
         actual = Int8Linear(codes, scales)(signs)
     except (AttributeError, RuntimeError):  # a torch without the operator, or one that cannot do it here
         return False
-    return torch.allclose(actual, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
+    return torch.allclose(actual, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2) and _is_fast()
+
+
+def _is_fast() -> bool:
+    """False where oneDNN finds no kernel for the product, as on some virtual CPUs, and multiplies by plain loops."""
+    codes, rows = torch.ones(256, 256, dtype=torch.int8), torch.ones(4, 256)
+    ways = (torch.nn.Linear(256, 256), Int8Linear(codes, torch.ones(256)))
+    with torch.inference_mode():
+        plain, coded = (min(_seconds(way, rows) for _ in range(4)) for way in ways)
+    return coded < _SLOWEST * plain
+
+
+def _seconds(way: torch.nn.Module, rows: torch.Tensor) -> float:
+    begun = time.perf_counter()
+    way(rows)
+    return time.perf_counter() - begun
 
 
 def coded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -90,6 +90,8 @@ def find(module: Any) -> AttentionLayout:
         ) from error
     kv_shape = _common_shape(near, name)
     limit = _limit(module, _LARGEST_ERROR)
+    if any(getattr(part, "multiplies_in", None) is torch.bfloat16 for part in module.modules()):
+        limit = _LARGEST_ERROR[torch.bfloat16]
     interleaved, tables, of_layer = _rotation(module, near, far, limit, name)
     _check_relative(near, far, limit, name)
     tap, heads_first = _tap(module, near, tables, of_layer, interleaved=interleaved)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from desk_rag.config import ModelSettings
 from desk_rag.errors import DeskRagError, ModelError
 from desk_rag.model import weights
 from desk_rag.model.checkpoint import files as checkpoint_files
@@ -18,6 +18,7 @@ from desk_rag.model.gguf.config import model_config
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.library import lm_studio, ollama
 from desk_rag.model.memory.plan import ON_CPU, PACKED_BYTES
+from desk_rag.model.prompt import check_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ class Installed:
 def everything(folders: Sequence[Path] = ()) -> list[Installed]:
     """All models that are found, the embedded reader first. `folders` are looked into as well."""
     listed = [describe("embedded", "embedded", weights.resolve("embedded", allow_download=False))]
-    listed += [describe(name, "hub", path) for name, path in _hub()]
+    listed += [describe(name, "hub", path) for name, path in weights.in_hub()]
     for model in ollama.models():
         listed.append(describe(model.name, "Ollama", model.file, license=model.license))
-    listed += [describe(str(path), "LM Studio", path) for path in lm_studio.models()]
+    listed += [describe(name, "LM Studio", path) for name, path in lm_studio.models()]
     for folder in folders:
         listed += [describe(str(path), "folder", path) for path in _models_in(folder)]
     return listed
@@ -92,6 +93,7 @@ def describe(name: str, source: str, path: Path, *, license: str = "") -> Instal
             license = license or str(header.metadata.get("general.license") or "")[:80]
             shape = _shape(model_config(header), {each.name: each.shape for each in header.tensors.values()})
         else:
+            refusal = _refusal(name, path)
             fields = json.loads((path / "config.json").read_text(encoding="utf-8"))
             tensors = checkpoint_files.tensors(path)
             shapes = {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")}
@@ -101,11 +103,10 @@ def describe(name: str, source: str, path: Path, *, license: str = "") -> Instal
             if method := _method(fields):
                 form = f"safetensors, {method}"
                 shape = shape if method in quantized.WIDENED else replace(shape, stored_bytes=size)
-            refusal = _refusal(path)
     except DeskRagError as error:
-        refusal = error.message
+        refusal = refusal or error.message
     except (OSError, ValueError, KeyError, TypeError) as error:
-        refusal = f"its files cannot be read ({type(error).__name__})"
+        refusal = refusal or f"its files cannot be read ({type(error).__name__})"
     return Installed(name, source, path, size, form, shape, license, refusal)
 
 
@@ -160,34 +161,17 @@ def _unpacked(fields: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dic
     }
 
 
-def _refusal(path: Path) -> str:
-    """Reason in the configuration for which a model would be refused."""
-    from transformers import AutoConfig
-
-    from desk_rag.model import support
+def _refusal(name: str, directory: Path) -> str:
+    """Reason for which loading would refuse a directory before it reads any weights; empty for none."""
+    from desk_rag.model import directory_check
 
     try:
-        config = AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
-        support.check(config)
-        if getattr(config, "quantization_config", None):
-            quantized.check(path, config.quantization_config)
+        if name != "embedded":
+            directory_check.check(directory, ModelSettings(name=name))
+            check_tokenizer(directory)
     except ModelError as error:
         return error.message
-    except Exception as error:  # what a field of the wrong kind provokes in transformers is not for us to foresee
-        return f"its config.json cannot be used ({type(error).__name__})"
     return ""
-
-
-def _hub() -> Iterator[tuple[str, Path]]:
-    """(name, directory) of every model in the Hugging Face cache that has weights and a configuration."""
-    default = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or default)
-    for repository in sorted(cache.glob("models--*--*")):
-        snapshots = sorted((repository / "snapshots").glob("*/"), key=lambda place: place.stat().st_mtime)
-        for snapshot in reversed(snapshots):
-            if (snapshot / "config.json").exists() and any(snapshot.glob("*.safetensors")):
-                yield "/".join(repository.name.split("--")[1:]), snapshot
-                break
 
 
 def _models_in(folder: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from desk_rag.errors import ModelNotFound, UnsupportedModel
 
 PREFIX = "lmstudio:"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+\.gguf)?")
-_FIRST_PART = re.compile(r".*-0*1-of-0*[2-9]\d*\.gguf", re.I)
+_LATER_PART = re.compile(r".*-0*([2-9]|[1-9]\d+)-of-\d+\.gguf", re.I)
 _NO_MODEL = re.compile(r"(.*[-_.])?mmproj[-_.].*", re.I)
 """Vision parts, which lie beside the models that they belong to."""
 
@@ -32,26 +32,26 @@ def find(name: str) -> Path:
     raise ModelNotFound(f"LM Studio has no '{name}' in {looked}.", remedy="`desk-rag models list` shows what it has.")
 
 
-def models() -> Iterator[Path]:
-    """Every GGUF file and every directory of safetensors in LM Studio's folders."""
+def models() -> Iterator[tuple[str, Path]]:
+    """Name and path of every GGUF file and every directory of safetensors in LM Studio's folders."""
     for place in folders():
         for folder in sorted(place.glob("*/*/")):
-            if (folder / "config.json").is_file():
-                yield folder
-            else:
-                yield from gguf_files(folder)
+            paths = [folder] if (folder / "config.json").is_file() else gguf_files(folder)
+            for path in paths:
+                name = (folder if len(paths) == 1 else path).relative_to(place).as_posix()
+                yield f"{PREFIX}{name}" if _NAME.fullmatch(name) else str(path), path
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    """The GGUF files of language models in a directory, in order."""
+    """The GGUF files of language models in a directory, in order; of a model in parts the first."""
     files = (file for file in folder.iterdir() if file.suffix.lower() == ".gguf" and file.is_file())
-    return sorted(file for file in files if not _NO_MODEL.fullmatch(file.name))
+    return sorted(file for file in files if not (_NO_MODEL.fullmatch(file.name) or _LATER_PART.fullmatch(file.name)))
 
 
 def only_gguf(folder: Path) -> Path | None:
     """The one GGUF model in a directory; None where there is none. Raises UnsupportedModel where there are several."""
     files = gguf_files(folder)
-    if len(files) > 1 and not _FIRST_PART.fullmatch(files[0].name):
+    if len(files) > 1:
         names = ", ".join(file.name for file in files[:6])
         raise UnsupportedModel(
             f"There are {len(files)} GGUF models in {folder}: {names}.", remedy="Name one of the files with --model."

@@ -18,11 +18,16 @@ _COLUMNS = 256
 """Columns that are widened at a time: what a processor's cache holds."""
 _BLOCK = 1 << 17
 """Weights that are coded at a time, for the same reason."""
+_PACKED_AT_ONCE = 1 << 22
+"""Weights that are packed at a time, 16 MiB."""
 _SMALLEST = 1e-9
 
 
 class Int4Linear(torch.nn.Module):
     """Stands where a `torch.nn.Linear` stood: fp32 [..., in] -> fp32 [..., out]. For inference only."""
+
+    multiplies_in = torch.bfloat16
+    """Dtype that rows are rounded to."""
 
     def __init__(self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Weights are (`codes` [out, in], 0 to 15, less 8) times scale plus middle, `scales` [out, in / 32, 2]."""
@@ -30,8 +35,7 @@ class Int4Linear(torch.nn.Module):
         self.out_features, self.in_features = codes.shape
         self.bias = bias
         more = -self.out_features % _COLUMNS
-        whole = torch.nn.functional.pad(codes, (0, 0, 0, more)).to(torch.int32)
-        self._packed: torch.Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+        self._packed = _packed(codes)
         self._scales = torch.nn.functional.pad(scales, (0, 0, 0, 0, 0, more)).transpose(0, 1).contiguous()
         self._wide = torch.bfloat16 if cpu_has_bf16() else torch.float32
 
@@ -98,6 +102,18 @@ def coded_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         middle = scales[block, :, 1].float()
         codes[block] = ((groups - middle[..., None]) / scale[..., None]).round_().add_(8.0).clamp_(0, 15).flatten(1)
     return codes, scales
+
+
+def _packed(codes: torch.Tensor) -> torch.Tensor:
+    """`codes` [out, in] in torch's form, filled up to whole `_COLUMNS`; some at a time, as it wants them in 32 bits."""
+    rows, inputs = codes.shape
+    packed = torch.empty(rows + -rows % _COLUMNS, inputs // 2, dtype=torch.uint8)
+    count = _COLUMNS * max(1, (_PACKED_AT_ONCE // inputs) // _COLUMNS)
+    for begin in range(0, rows, count):
+        some = codes[begin : begin + count]
+        some = torch.nn.functional.pad(some, (0, 0, 0, -some.shape[0] % _COLUMNS)).to(torch.int32)
+        packed[begin : begin + some.shape[0]] = torch.ops.aten._convert_weight_to_int4pack_for_cpu(some, 1)
+    return packed
 
 
 def _block_width() -> int:

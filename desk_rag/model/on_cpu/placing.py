@@ -23,7 +23,8 @@ PACKED = "packed"
 """The form of matrices in fp16, beside the kinds of codes."""
 
 _NOT_HERE = {
-    "int8": "This CPU does not multiply int8 (it lacks VNNI), or this torch does not.",
+    "int8": "This CPU does not multiply int8 (it lacks VNNI), or this torch does not, or only by plain loops that take "
+    "hundreds of times as long.",
     "int4": "This CPU or this torch has no products with 4-bit weights (it lacks AVX2).",
 }
 

@@ -30,6 +30,13 @@ class Tiny:
     """Change to the weights by llama.cpp's converter."""
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Further metadata, without the architecture."""
+    own_name: str = ""
+    """Name of an architecture that has another one in llama.cpp."""
+
+    @property
+    def name(self) -> str:
+        """The architecture's name in files."""
+        return self.own_name or gguf.MODEL_ARCH_NAMES[self.arch]
 
 
 def _permuted(state: State, config: Any) -> State:
@@ -247,6 +254,7 @@ TINY = {
     "gemma": Tiny(_ARCH.GEMMA, "gemma-gguf", _plus_one),
     "olmo2": Tiny(_ARCH.OLMO2, "olmo2"),
     "qwen2vl": Tiny(_ARCH.QWEN2VL, "qwen2", keys={"rope.dimension_sections": [2, 3, 3, 0]}),
+    "qwen25vl": Tiny(_ARCH.QWEN2VL, "qwen2", keys={"rope.dimension_sections": [2, 3, 3, 0]}, own_name="qwen25vl"),
     "qwen3vl": Tiny(_ARCH.QWEN3VL, "qwen3", keys={"rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3}),
     "gemma3": Tiny(_ARCH.GEMMA3, "gemma3-six", _plus_one, {"attention.sliding_window": 24,
                                                            "rope.scaling.type": "linear", "rope.scaling.factor": 4.0,
@@ -263,7 +271,7 @@ def write_tiny(file: Path, tiny: Tiny, kind: Kind, kinds: Mapping[str, Kind] | N
     """Write the model as GGUF, tensors named in `kinds` in another form, and return it."""
     module = module_of(tiny)
     config = module.config
-    writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[tiny.arch])
+    writer = gguf.GGUFWriter(file, tiny.name)
     fields = {**config.to_dict(), "rope_theta": _theta(config)}
     fields["head_dim"] = fields.get("head_dim") or config.hidden_size // config.num_attention_heads
     add_shape(
@@ -274,7 +282,7 @@ def write_tiny(file: Path, tiny: Tiny, kind: Kind, kinds: Mapping[str, Kind] | N
             str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array,
             bool: writer.add_bool,
         }  # fmt: skip
-        adders[type(value)](f"{gguf.MODEL_ARCH_NAMES[tiny.arch]}.{key}", value)
+        adders[type(value)](f"{tiny.name}.{key}", value)
     add_tokenizer(writer, _with_a_merge(json.loads(byte_tokenizer().to_str())), eos=2)
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     if config.tie_word_embeddings:

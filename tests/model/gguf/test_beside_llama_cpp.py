@@ -22,8 +22,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed"),
 ]
-NOT_COMPARED = {"qwen2vl"}
-"""llama.cpp turns heads this small in three axes into no numbers; it is `qwen2` but for that."""
+NOT_COMPARED = {"qwen2vl", "qwen25vl"}
+"""llama.cpp turns heads this small in three axes into no numbers; they are `qwen2` but for that."""
 FP16_GELU = {"gemma2", "gemma3"}
 """ggml looks GELU up in a table of fp16, and norms after the MLP make much of that."""
 

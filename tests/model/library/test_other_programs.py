@@ -71,6 +71,12 @@ def test_an_unknown_tag_is_told_which_there_are(store: Path) -> None:
     assert "ollama pull tiny" in refusal.value.remedy
 
 
+def test_a_name_without_its_tag_is_told_what_is_like_it(store: Path) -> None:
+    with pytest.raises(ModelNotFound) as refusal:
+        weights.resolve("Tiny", allow_download=False)
+    assert refusal.value.remedy == "On this machine there is tiny:3b."
+
+
 def test_a_damaged_blob_is_found_by_its_digest(store: Path) -> None:
     file = weights.resolve("tiny:3b", allow_download=False)
     data = bytearray(file.read_bytes())
@@ -145,4 +151,8 @@ def test_a_folder_stands_for_the_only_model_in_it(studio: Path) -> None:
         weights.resolve(str(studio / "pub/two"), allow_download=False)
     with pytest.raises(ModelNotFound, match="LM Studio has no"):
         weights.resolve("lmstudio:pub/three", allow_download=False)
-    assert [file.name for file in lm_studio.models()] == ["one-Q8_0.gguf", "a.gguf", "b.gguf"]
+    assert dict(lm_studio.models()) == {
+        "lmstudio:pub/one": studio / "pub/one/one-Q8_0.gguf",
+        "lmstudio:pub/two/a.gguf": studio / "pub/two/a.gguf",
+        "lmstudio:pub/two/b.gguf": studio / "pub/two/b.gguf",
+    }

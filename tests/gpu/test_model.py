@@ -85,7 +85,7 @@ def test_bitsandbytes_weights_serve_chunk_kv(quantization: str, tmp_path: Path, 
 def test_stitching_in_half_precision_errs_as_little_as_transformers(family: Family, dtype: torch.dtype) -> None:
     error, reference = half_precision_errors(family, dtype, torch.device("cuda"))
     print(f"{family.name} {dtype}: relative error {error:.2e}, of transformers {reference:.2e}")
-    assert 0.0 < reference < 0.12
+    assert 0.0 < reference < 0.25  # 0.17 for random weights of granite-moe in bf16 on an H100
     assert error < MOST_OF_REFERENCE * reference
 
 

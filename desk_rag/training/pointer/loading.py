@@ -1,4 +1,4 @@
-"""Load what a pointer is trained on: the embedder's transformer with a new head, and its word pieces."""
+"""Load what embedder and pointer are trained on: the embedder's transformer and its word pieces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ _REMEDY = "Name the folder of a BERT embedder, or leave --start out for the one 
 
 
 def load_start(folder: Path, seed: int) -> tuple[SpanModel, Tokenizer]:
-    """Network (fp32, on the CPU) and tokenizer (cuts nothing, fills nothing up) of the embedder in `folder`.
+    """The embedder in `folder` with a new head, fp32 on the CPU, and its tokenizer; see `load_bert`."""
+    bert, tokenizer = load_bert(folder, seed)
+    return SpanModel(bert), tokenizer
+
+
+def load_bert(folder: Path, seed: int) -> tuple[BertModel, Tokenizer]:
+    """Transformer (fp32, on the CPU) and tokenizer (cuts nothing, fills nothing up) of the embedder in `folder`.
 
     Seeds torch's generator, from which the head and all that training draws come. Raises ModelNotFound for a file that
     is missing or cannot be read, ModelError where the files are no BERT or not all of one.
@@ -35,7 +41,7 @@ def load_start(folder: Path, seed: int) -> tuple[SpanModel, Tokenizer]:
         raise ModelNotFound(f"The embedder in {folder} cannot be read: {error}", remedy=_REMEDY) from error
     if not isinstance(config, dict) or config.get("model_type") != "bert":
         raise ModelError(f"{folder / _CONFIG} is not that of a BERT.", remedy=_REMEDY)
-    return SpanModel(_bert(BertConfig.from_dict(config), weights, folder)), _tokenizer(folder / _TOKENIZER)
+    return _bert(BertConfig.from_dict(config), weights, folder), _tokenizer(folder / _TOKENIZER)
 
 
 def _bert(config: BertConfig, weights: dict[str, torch.Tensor], folder: Path) -> BertModel:

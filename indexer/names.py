@@ -22,7 +22,7 @@ from desk_rag.errors import ForeignPlace
 from desk_rag.kv.recompute.policy import AUXILIARY_NAMES, RecomputeChoice
 from desk_rag.model import weights
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.retrieval.embedding import EMBEDDED_FINGERPRINT, files_of
+from desk_rag.retrieval.embedding import EMBEDDED, EMBEDDED_FINGERPRINT, files_of
 from desk_rag.retrieval.windows import WINDOW_RULE
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ EVERYTHING = MissingWork(vectors=True, kv=True, token_vectors=True)
 
 def missing_work(store: Store, settings: Settings) -> MissingWork:
     """Return what is missing under the names kept for these settings; EVERYTHING where there are none."""
-    embedder, namespaces = _kept(settings, _EMBEDDER), _kept(settings, _MODEL)
-    vectors = not embedder or bool(store.chunks_without_vector(embedder[0], 1))
-    tokens = not embedder or (
-        embedder[0] == EMBEDDED_FINGERPRINT
+    embedder, namespaces = kept_embedder(settings), _kept(settings, _MODEL)
+    vectors = embedder is None or bool(store.chunks_without_vector(embedder, 1))
+    tokens = embedder is None or (
+        embedder == EMBEDDED_FINGERPRINT
         and store.has_spare_room()
-        and bool(store.chunks_without_token_vectors(embedder[0], 1))
+        and bool(store.chunks_without_token_vectors(embedder, 1))
     )
     if not namespaces or (_wants_auxiliary(settings) and not _is_kept(settings, _AUXILIARY)):
         return MissingWork(vectors, kv=True, token_vectors=tokens)
@@ -76,6 +76,8 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
 
 def kept_embedder(settings: Settings) -> str | None:
     """Return the name of the embedder's vectors under these settings; None if it is not known without loading it."""
+    if settings.model.embedder == EMBEDDED:
+        return EMBEDDED_FINGERPRINT  # that of the weights that are installed now, whatever an earlier version kept
     return next(iter(_kept(settings, _EMBEDDER)), None)
 
 

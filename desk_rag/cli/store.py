@@ -30,6 +30,7 @@ _MOST_LISTED = 20
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Print what is indexed, how much space it takes, and what the indexing process is doing."""
+    from desk_rag.indexer.names import kept_embedder
     from desk_rag.ingest import damage, deletions, unread
     from desk_rag.retrieval.embedding import EMBEDDED
     from desk_rag.store import presence
@@ -40,7 +41,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         if store.is_lost:
             raise catalog_lost(settings.data_dir)
         is_room = store.has_spare_room()
-        counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
+        counts, activity, pause = store.coverage(kept_embedder(settings)), store.activity(), store.pause_requested()
         notices = damage.notices(store, (), ())
         outlook = store.outlook(None, 0.0)
         skipped = unread.skipped_files(store, ())

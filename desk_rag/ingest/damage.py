@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import IndexSettings
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.errors import StoreError, catalog_lost
 from desk_rag.ingest import freshness
 
@@ -79,9 +79,18 @@ def gaps(store: Store, under: Sequence[Path]) -> list[Gap]:
     return list(dict.fromkeys(known))
 
 
-def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
-    """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
+def notices(
+    store: Store, repaired: Sequence[Path], under: Sequence[Path], embedder: str | None = None
+) -> tuple[str, ...]:
+    """Sentences about what an answer from the documents `under` (all, if empty) may lack.
+
+    `embedder` is given if no vectors of it found the passages: they are still to be made, as after another embedder
+    was chosen or came with a new version.
+    """
     known = gaps(store, under)
+    if embedder is not None and (waiting := store.missing_vectors(embedder, under=under)):
+        sentence = f"{plural(waiting, 'passage')} can be found by words only until vectors are made"
+        known.append(Gap(sentence, "`desk-rag index`, `watch` or an open UI makes them."))
     sentence = "The index entry of {} was damaged; the file was read again for this answer."
     sentences = [sentence.format(path) for path in repaired]
     if store.is_lost:

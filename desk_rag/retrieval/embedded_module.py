@@ -15,8 +15,9 @@ import torch
 from tokenizers import Encoding, Tokenizer
 
 from desk_rag.model.embedded import int8_linear
-from desk_rag.model.embedded.bert import int8_twin, load_bert
+from desk_rag.model.embedded.bert import Bert, bert_of, int8_twin, load_bert
 from desk_rag.model.embedded.bert_bf16 import Bf16Bert
+from desk_rag.retrieval.retrieval_weights import retrieval_weights
 
 _ADDED = ("[CLS]", "[SEP]", "[PAD]")
 
@@ -67,7 +68,9 @@ class EmbeddedModule(torch.nn.Module):
     def __init__(self, folder: Path) -> None:
         """Load the model from `folder`; raises as `load_bert` does."""
         super().__init__()
-        self._folder, self.bert = folder, load_bert(folder)
+        self._stored: Path | None = folder
+        """Where the matrices are stored as int8; None if these are others."""
+        self.bert: Bert = load_bert(folder)
         self.tokenizer = WordPieces(folder / "tokenizer.json", self.max_seq_length)
         self.prompts: dict[str, str] = {}
 
@@ -81,7 +84,13 @@ class EmbeddedModule(torch.nn.Module):
         """The same module with matrices as int8, which short texts take less time over; None if this CPU cannot."""
         if self.device.type != "cpu" or not int8_linear.keeps_int8():
             return None
-        return self._with(int8_twin(self.bert, self._folder))
+        return self._with(int8_twin(self.bert, self._stored))
+
+    def for_retrieval(self, changes: Path) -> EmbeddedModule:
+        """The same module with the weights of `retrieval_weights`; shares the tensors that these do not change."""
+        twin = self._with(bert_of(self.bert.config, retrieval_weights(self.bert.state_dict(), changes)).eval())
+        twin._stored = None
+        return twin
 
     def in_bf16(self) -> EmbeddedModule | None:
         """The same module with matrices packed in bfloat16, for passages, as autocast rounds them; None on a GPU."""

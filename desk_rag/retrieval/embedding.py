@@ -2,7 +2,8 @@
 
 Texts that are longer than an embedder reads are cut between words into windows of about equal length (windows.py). The
 chunk's vector is the mean of the windows' unit vectors, weighted by word pieces and scaled to unit length. The embedder
-that ships also gives the vectors of single word pieces, for late interaction (token_vectors.py).
+that ships also gives the vectors of single word pieces, for late interaction (token_vectors.py). It finds passages with
+weights that were trained for that (retrieval_weights.py), and compares sentences with its own.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ EMBEDDED_NAME = "all-MiniLM-L6-v2"
 EMBEDDED_SHA256 = "b4e586f8530ed6681129ca0bfbeb4ff1bb4be47ba6799857d2ceead685f7f848"
 """Checksum of assets/embedder/model.safetensors; verification and the span scorer are for these weights only."""
 
-EMBEDDED_FINGERPRINT = "b828933acf62242ca55d0711c73d2211"
-"""`_fingerprint` of these weights as sentence-transformers loads them; the vectors are the same."""
+_RETRIEVAL_SHA256 = "40adcefd6c9bb5fc472e4340e55c505b7d35cb069f48b049fd24505f53a9b6f2"
+"""The same of assets/embedder/retrieval.safetensors: what the weights for finding passages have besides."""
 
-_WEIGHTS = "model.safetensors"
+EMBEDDED_FINGERPRINT = "ef6eb942185e3f224f344a90aafbc39a"
+"""`_fingerprint` of the weights for finding passages as sentence-transformers loads them; the vectors are the same."""
+
+_WEIGHTS, RETRIEVAL_FILE = "model.safetensors", "retrieval.safetensors"
 _CANARY = "Na\u00efve caf\u00e9s: 3.10 \u20ac \u2014 re-sign INV-2024/017 by 5pm, Stra\u00dfe \u6771\u4eac\u2026"
 """Text whose word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
 BATCH_SIZE = 16
@@ -62,29 +66,36 @@ class EmbedderLike(Protocol):
 
 
 class QuestionCache:
-    """Embedder for one answer: reads the question once, for retrieval and verification."""
+    """Embedder for one answer: reads the question once for retrieval, and once for verification."""
 
     def __init__(self, embedder: EmbedderLike) -> None:
         self.is_embedded, self.fingerprint = embedder.is_embedded, embedder.fingerprint
-        self.embed_chunks, self.encode_question = embedder.embed_chunks, cache(embedder.encode_question)
-
-    def embed_question(self, text: str) -> NDArray[np.float32]:
-        """Embed a question: float32 [dim], unit length."""
-        return self.encode_question(text).vector
+        self.embed_chunks = embedder.embed_chunks
+        self.encode_question, self.embed_question = cache(embedder.encode_question), cache(embedder.embed_question)
 
 
 class Embedder:
     """A loaded embedder. Safe to share between threads; only tokenizing is serialized."""
 
-    def __init__(self, name: str, module: SentenceTransformer, *, is_embedded: bool, fingerprint: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        module: SentenceTransformer,
+        *,
+        is_embedded: bool,
+        fingerprint: str = "",
+        retrieval: Embedder | None = None,
+    ) -> None:
         """`is_embedded` states that the weights have the checksum `EMBEDDED_SHA256`.
 
-        A name does not prove that. `fingerprint` is computed unless it is given.
+        A name does not prove that. `fingerprint` is computed unless it is given. `retrieval` encodes chunks and
+        questions for being found, if other weights than the module's do so; the fingerprint is then its own.
         """
         self.name = name
+        self.retrieval = retrieval
         self.is_embedded = is_embedded
         """True for the embedder that verification is calibrated for and the span scorer was trained on."""
-        self.fingerprint = fingerprint or _fingerprint(module)
+        self.fingerprint: str = retrieval.fingerprint if retrieval else fingerprint or _fingerprint(module)
         """32 hex digits over weights, tokenizer, prompts and window rule; vectors compare only if it is equal."""
         self.gives_tokens = bool(getattr(module, "gives_tokens", False))
         """True if vectors of single word pieces are made, for late interaction."""
@@ -111,20 +122,26 @@ class Embedder:
         return self._embed(texts, self._chunk_prompt, self.autocast(), self._chunk_module, tokens=False)[0]
 
     def encode_chunks(self, texts: Sequence[str]) -> ChunkEncodings:
-        """Embed document text as `embed_chunks` does, with the signs of its token vectors if they are made."""
+        """Embed document text to be found, with the signs of its token vectors if they are made."""
+        if self.retrieval is not None:
+            return self.retrieval.encode_chunks(texts)
         vectors, tokens = self._embed(
             texts, self._chunk_prompt, self.autocast(), self._chunk_module, tokens=self.gives_tokens
         )
         return ChunkEncodings(vectors, None if tokens is None else tuple(pack_signs(each) for each in tokens))
 
     def embed_question(self, text: str) -> NDArray[np.float32]:
-        """Embed a question: float32 [dim], unit length."""
-        return self.encode_question(text).vector
+        """Embed a question, to be compared with `embed_chunks`: float32 [dim], unit length."""
+        vectors, _ = self._embed([text], self._question_prompt, nullcontext(), self._question_module, tokens=False)
+        vector: NDArray[np.float32] = vectors[0]
+        return vector
 
     def encode_question(self, text: str) -> QuestionEncoding:
-        """Embed a question, with its token vectors if they are made."""
+        """Embed a question to find chunks, with its token vectors if they are made."""
         import numpy as np
 
+        if self.retrieval is not None:
+            return self.retrieval.encode_question(text)
         vectors, tokens = self._embed(
             [text], self._question_prompt, nullcontext(), self._question_module, tokens=self.gives_tokens
         )
@@ -230,8 +247,10 @@ def load_embedder(settings: ModelSettings) -> Embedder:
             ) from error
     name = EMBEDDED_NAME if is_embedded else settings.embedder
     try:
-        fingerprint = EMBEDDED_FINGERPRINT if is_embedded else ""
-        return Embedder(name, module.eval().to(device), is_embedded=is_embedded, fingerprint=fingerprint)
+        plain = module.eval().to(device)
+        return Embedder(
+            name, plain, is_embedded=is_embedded, retrieval=_for_retrieval(plain, source) if is_embedded else None
+        )
     except Exception as error:  # as above
         raise ModelError(
             f"The embedder '{settings.embedder}' does not turn text into vectors: {_first_line(error)}",
@@ -244,6 +263,13 @@ def _embedded_module(folder: Path) -> SentenceTransformer:
     from desk_rag.retrieval.embedded_module import EmbeddedModule
 
     return cast("SentenceTransformer", EmbeddedModule(folder))
+
+
+def _for_retrieval(module: SentenceTransformer, folder: Path) -> Embedder:
+    """The embedder that ships with the weights that find passages."""
+    changed = cast("EmbeddedModule", cast(object, module)).for_retrieval(folder / RETRIEVAL_FILE)
+    found_by = cast("SentenceTransformer", changed)
+    return Embedder(EMBEDDED_NAME, found_by, is_embedded=False, fingerprint=EMBEDDED_FINGERPRINT)
 
 
 def _library_module(source: Path | str, name: str) -> SentenceTransformer:
@@ -279,6 +305,7 @@ def embedded_dir() -> Path:
     """Return the folder of the embedder that ships, after checking the sha256 of its weights."""
     folder = assets_dir() / "embedder"
     check_weights(folder / _WEIGHTS, EMBEDDED_SHA256, "Install desk-rag again.")
+    check_weights(folder / RETRIEVAL_FILE, _RETRIEVAL_SHA256, "Install desk-rag again.")
     return folder
 
 

@@ -122,10 +122,10 @@ class StoreHealth:
             return 0, 0
         return self._rows.namespace_blocks(name), self._rows.warm(name, ())
 
-    def coverage(self) -> Counts:
-        """Return `counts` for the model and the embedder that cover most, if neither is loaded."""
+    def coverage(self, embedder: str | None = None) -> Counts:
+        """Return `counts` for the model, and the embedder if none is given, that cover most."""
         namespace = self._rows.fullest_namespace()
-        return self.counts(cast("Namespace | None", namespace), self._vectors().fullest_embedder())
+        return self.counts(cast("Namespace | None", namespace), embedder or self._vectors().fullest_embedder())
 
     def estimate(self, namespace: Namespace, num_tokens: int, bytes_per_token: float) -> Estimate:
         """Estimate what caching `num_tokens` more would take; measured rates replace `bytes_per_token`."""

@@ -23,12 +23,14 @@ from desk_rag.retrieval import embedding
 from desk_rag.retrieval.embedding import (
     EMBEDDED_NAME,
     EMBEDDED_SHA256,
+    RETRIEVAL_FILE,
     Embedder,
     QuestionCache,
     check_weights,
     embedded_dir,
     load_embedder,
 )
+from desk_rag.retrieval.retrieval_weights import retrieval_weights
 from desk_rag.retrieval.token_vectors import QuestionEncoding
 
 NOTE = "The plumber Denny Quarles comes on Thursday and needs the key of the boiler room, which sits in box 14."
@@ -57,6 +59,15 @@ def library() -> Embedder:
     return Embedder("library", library_module(), is_embedded=False)
 
 
+@pytest.fixture(scope="module")
+def found_by() -> Embedder:
+    """The weights that find passages, as sentence-transformers computes with them."""
+    module = library_module()
+    weights = row_int8.read(embedded_dir() / "model.safetensors")
+    module[0].auto_model.load_state_dict(retrieval_weights(weights, embedded_dir() / RETRIEVAL_FILE))
+    return Embedder("for retrieval", module.eval(), is_embedded=False)
+
+
 def exact(library: Embedder, text: str) -> np.ndarray:
     """A question's vector by matrices that are not packed."""
     return np.asarray(library._embed([text], None, nullcontext(), library._module, tokens=False)[0][0])
@@ -69,9 +80,9 @@ def encode(library: Embedder, text: str) -> np.ndarray:
 
 
 def test_the_embedder_that_ships_computes_what_the_library_computes_bit_for_bit(
-    embedder: Embedder, library: Embedder, sample_docs: Path
+    embedder: Embedder, library: Embedder, found_by: Embedder, sample_docs: Path
 ) -> None:
-    assert embedder.fingerprint == library.fingerprint, "vectors of existing stores stay valid"
+    assert embedder.fingerprint == found_by.fingerprint != library.fingerprint, "vectors of existing stores stay valid"
     texts = [file.read_text()[:3000] for file in sorted(sample_docs.rglob("*.md"))[:6]]
     texts += [
         "",
@@ -82,8 +93,25 @@ def test_the_embedder_that_ships_computes_what_the_library_computes_bit_for_bit(
         "\u00e9t\u00e9 [SEP] [MASK]",
     ]
     assert np.array_equal(embedder.embed_chunks(texts), library.embed_chunks(texts))
+    assert np.array_equal(embedder.encode_chunks(texts).vectors, found_by.embed_chunks(texts))
     for text in texts:  # questions by matrices in int8 or fp16, which round by themselves
         assert np.abs(embedder.embed_question(text[:300]) - exact(library, text[:300])).max() < 2e-4
+        # coded from the changed weights, which are not stored as int8
+        assert float(embedder.encode_question(text[:300]).vector @ exact(found_by, text[:300])) > 0.999
+
+
+def test_changes_for_retrieval_belong_to_the_embedder(tmp_path: Path) -> None:
+    weights = row_int8.read(embedded_dir() / "model.safetensors")
+    changed = retrieval_weights(weights, embedded_dir() / RETRIEVAL_FILE)
+    words = "embeddings.word_embeddings.weight"
+    assert changed.keys() == weights.keys() and changed[words] is weights[words]
+    others = [name for name in weights if name != words]
+    assert others and all(not torch.equal(changed[name], weights[name]) for name in others)
+    matrix = next(name for name in others if weights[name].dim() == 2)
+    for name, change in (("no.such.weight", torch.zeros(3)), (matrix, torch.zeros(3))):
+        save_file({f"{name}.change": change.half()}, tmp_path / "changes.safetensors")
+        with pytest.raises(RuntimeError, match="changes.safetensors changes"):
+            retrieval_weights(weights, tmp_path / "changes.safetensors")
 
 
 def test_the_embedder_that_ships_needs_no_sentence_transformers() -> None:
@@ -154,21 +182,21 @@ def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder, li
 
 
 def test_fingerprint_is_of_weights_and_rule(
-    embedder: Embedder, library: Embedder, monkeypatch: pytest.MonkeyPatch
+    embedder: Embedder, found_by: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from desk_rag.retrieval import embedding
 
-    assert embedder.fingerprint == Embedder("another name", library._module, is_embedded=False).fingerprint
-    weight = next(library._module.parameters())
+    assert embedder.fingerprint == Embedder("another name", found_by._module, is_embedded=False).fingerprint
+    weight = next(found_by._module.parameters())
     with torch.no_grad():
         weight[0, 0] += 1
     try:
-        assert Embedder("same name", library._module, is_embedded=True).fingerprint != embedder.fingerprint
+        assert Embedder("same name", found_by._module, is_embedded=True).fingerprint != embedder.fingerprint
     finally:
         with torch.no_grad():
             weight[0, 0] -= 1
     monkeypatch.setattr(embedding, "WINDOW_RULE", "another rule")
-    assert Embedder("same name", library._module, is_embedded=True).fingerprint != embedder.fingerprint
+    assert Embedder("same name", found_by._module, is_embedded=True).fingerprint != embedder.fingerprint
 
 
 def test_threads_share_one_embedder(embedder: Embedder) -> None:
@@ -228,22 +256,24 @@ def test_the_shipped_weights_are_codes_times_scales_and_nothing_is_left_to_chanc
     assert stored[matrix].dtype == torch.int8 and loaded[matrix].abs().max() < 2
 
 
-def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["encode_question", "embed_question"])
+def test_for_one_answer_a_question_is_embedded_once(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def vector(one: QuestionCache | Embedder, text: str) -> np.ndarray:
+        made = getattr(one, way)(text)
+        return np.asarray(made.vector if isinstance(made, QuestionEncoding) else made)
+
     questions: list[str] = []
-    encode = embedder.encode_question
-    expected = {text: encode(text).vector for text in (NOTE, OTHER)}
-
-    def seen(text: str) -> QuestionEncoding:
-        questions.append(text)
-        return encode(text)
-
-    monkeypatch.setattr(embedder, "encode_question", seen)
+    real = getattr(embedder, way)
+    expected = {text: vector(embedder, text) for text in (NOTE, OTHER)}
+    monkeypatch.setattr(embedder, way, lambda text: (questions.append(text), real(text))[1])
     one = QuestionCache(embedder)
     assert (one.is_embedded, one.fingerprint) == (True, embedder.fingerprint)
-    assert all(np.array_equal(one.embed_question(NOTE), expected[NOTE]) for _ in range(2)) and questions == [NOTE]
-    assert not np.array_equal(one.embed_question(OTHER), one.embed_question(NOTE)) and questions == [NOTE, OTHER]
+    assert all(np.array_equal(vector(one, NOTE), expected[NOTE]) for _ in range(2)) and questions == [NOTE]
+    assert not np.array_equal(vector(one, OTHER), vector(one, NOTE)) and questions == [NOTE, OTHER]
     assert np.array_equal(one.embed_chunks([NOTE]), embedder.embed_chunks([NOTE]))
-    QuestionCache(embedder).embed_question(NOTE)  # the next answer's
+    vector(QuestionCache(embedder), NOTE)  # the next answer's
     assert questions == [NOTE, OTHER, NOTE]
 
 

@@ -45,7 +45,7 @@ def put(store: Store, path: Path, text: str, title: str = "") -> ChunkId:
 
 def embed(store: Store, embedder: Embedder) -> None:
     pending = store.chunks_without_vector(embedder.fingerprint, 100)
-    vectors = embedder.embed_chunks([chunk.text for chunk in pending])
+    vectors = embedder.encode_chunks([chunk.text for chunk in pending]).vectors
     store.put_vectors(embedder.fingerprint, [chunk.chunk_id for chunk in pending], vectors)
 
 
@@ -85,7 +85,8 @@ def test_both_together_come_first_with_the_highest_score(store: Store, embedder:
 def test_similarity_is_the_cosine_of_question_and_chunk(store: Store, embedder: Embedder) -> None:
     question = "When should roses be cut?"
     best = retrieve(store, embedder, question, 1)[0]
-    expected = float(embedder.embed_question(question) @ embedder.embed_chunks([best.passage.chunk.text])[0])
+    (chunk,) = embedder.encode_chunks([best.passage.chunk.text]).vectors
+    expected = float(embedder.encode_question(question).vector @ chunk)
     assert best.similarity == pytest.approx(expected, abs=5e-3)
 
 

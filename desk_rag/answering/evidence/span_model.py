@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from desk_rag.answering.evidence.span_batch import SpanBatch
+from desk_rag.model.checkpoint.int4 import unpack_int4
 
 if TYPE_CHECKING:
     from transformers import BertModel
@@ -29,8 +30,6 @@ HEAD = "head."
 """Start of the names of the head's tensors in an adapter."""
 STEPS = "_steps"
 """End of the names of step sizes."""
-_INT4_ZERO = 8
-"""Code of 0."""
 
 
 class SpanHead(nn.Module):
@@ -93,15 +92,3 @@ def apply_adapter(net: SpanModel, adapter: Mapping[str, Tensor]) -> None:
         linear.weight += up.mT @ down
     head = {name.removeprefix(HEAD): tensor.float() for name, tensor in adapter.items() if name.startswith(HEAD)}
     net.head.load_state_dict(head)
-
-
-def unpack_int4(codes: Tensor, steps: Tensor) -> Tensor:
-    """Restore fp32 [N, M] from codes, uint8 [N, M / 2] with two per byte, and step sizes, fp16 [N].
-
-    Raises RuntimeError for tensors of other types or shapes.
-    """
-    if codes.dtype != torch.uint8 or codes.dim() != 2 or steps.shape != codes.shape[:1] or not steps.isfinite().all():
-        raise RuntimeError(f"codes {codes.dtype} {tuple(codes.shape)} and steps {tuple(steps.shape)} are no pair")
-    low_and_high = torch.stack([codes & 0xF, codes >> 4], -1).flatten(1)
-    vectors: Tensor = (low_and_high.float() - _INT4_ZERO) * steps.float()[:, None]
-    return vectors

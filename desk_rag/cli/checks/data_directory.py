@@ -15,6 +15,7 @@ from desk_rag.cli.deletions import missing_line
 from desk_rag.cli.store_access import exists, open_store
 from desk_rag.config import GIB, Settings
 from desk_rag.errors import catalog_lost
+from desk_rag.indexer.names import kept_embedder
 from desk_rag.ingest import damage, deletions
 from desk_rag.sanitize import shown_path
 from desk_rag.store import kv_directory, presence
@@ -129,7 +130,7 @@ def index(settings: Settings) -> list[Finding]:
     with open_store(settings, writer=False) as store:
         if store.is_lost:
             raise catalog_lost(settings.data_dir)
-        counts, activity, outlook = store.coverage(), store.activity(), store.outlook(None, 0.0)
+        counts, activity, outlook = store.coverage(kept_embedder(settings)), store.activity(), store.outlook(None, 0.0)
         gaps = [gap for gap in damage.gaps(store, ()) if activity is None or not gap.is_open_run]
         absent = presence.absent_folders(store)
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)

@@ -7,6 +7,7 @@ results are equal bit for bit. It is for inference: there is no dropout. The poi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from desk_rag.model.checkpoint import row_int8
-from desk_rag.model.embedded.int8_linear import place_int8
+from desk_rag.model.embedded.int8_linear import coded_rows, place_int8
 
 
 @dataclass(frozen=True)
@@ -137,17 +138,35 @@ def load_bert(folder: Path) -> Bert:
 
     Raises OSError, ValueError, KeyError, RuntimeError or SafetensorError.
     """
+    return bert_of(BertShape.read(folder / "config.json"), row_int8.read(folder / "model.safetensors"))
+
+
+def bert_of(config: BertShape, weights: Mapping[str, torch.Tensor]) -> Bert:
+    """A BERT of these weights. Raises RuntimeError if they are not those of one."""
     with torch.device("meta"):
-        bert = Bert(BertShape.read(folder / "config.json"))
-    bert.load_state_dict(row_int8.read(folder / "model.safetensors"), assign=True)
+        bert = Bert(config)
+    bert.load_state_dict(weights, assign=True)
     return bert
 
 
-def int8_twin(bert: Bert, folder: Path) -> Bert:
-    """A BERT whose matrices stay int8, and which shares everything else with `bert`; for CPUs that multiply int8."""
+def int8_twin(bert: Bert, folder: Path | None) -> Bert:
+    """A BERT whose matrices are int8, and which shares everything else with `bert`; for CPUs that multiply int8.
+
+    The codes are those in `folder`, from which `bert` was loaded; without one its matrices are coded.
+    """
     with torch.device("meta"):
         twin = Bert(bert.config)
-    place_int8(twin, row_int8.read_codes(folder / "model.safetensors"), row_int8.SCALE)
+    tensors = _coded(bert) if folder is None else row_int8.read_codes(folder / "model.safetensors")
+    place_int8(twin, tensors, row_int8.SCALE)
     own = twin.state_dict().keys()
     twin.load_state_dict({name: tensor for name, tensor in bert.state_dict().items() if name in own}, assign=True)
     return twin.eval().requires_grad_(False)
+
+
+def _coded(bert: Bert) -> dict[str, torch.Tensor]:
+    tensors = dict(bert.state_dict())
+    for name, module in bert.named_modules():
+        if isinstance(module, nn.Linear):
+            weight = f"{name}.weight"
+            tensors[weight], tensors[weight + row_int8.SCALE] = coded_rows(module.weight)
+    return tensors

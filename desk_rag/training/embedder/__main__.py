@@ -1,34 +1,37 @@
-"""python -m desk_rag.training.embedder OUT DATA...: trains the embedder and writes OUT/model.safetensors."""
+"""python -m desk_rag.training.embedder OUT DATA...: trains the embedder to find passages.
+
+Writes what it changed to OUT/retrieval.safetensors.
+"""
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from desk_rag.errors import ConfigError, told_to_user
-from desk_rag.finetune.export import write_row_int8
-from desk_rag.retrieval.embedding import embedded_dir
+from desk_rag.retrieval.embedding import RETRIEVAL_FILE, embedded_dir
+from desk_rag.retrieval.retrieval_weights import CHANGE, STEPS
 from desk_rag.sanitize import clean
 from desk_rag.training.embedder.rows import Batches, Packer
 from desk_rag.training.embedder.scoring import score
 from desk_rag.training.embedder.training import Settings, train
+from desk_rag.training.pointer.int4 import pack
 from desk_rag.training.pointer.loading import load_bert
 from desk_rag.training.pointer.material import material
-
-_WEIGHTS = "model.safetensors"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, train, score, write; returns an exit code."""
     parser = argparse.ArgumentParser(prog="python -m desk_rag.training.embedder", description=__doc__)
-    parser.add_argument("out", type=Path, help=f"folder for {_WEIGHTS} and what it is loaded with")
+    parser.add_argument("out", type=Path, help=f"folder for {RETRIEVAL_FILE}")
     parser.add_argument("data", type=Path, nargs="+", help="folders with qa_train*")
     parser.add_argument("--start", type=Path, help="folder with the embedder, if not the installed one")
     for field in fields(Settings):
@@ -56,17 +59,28 @@ def _run(out: Path, data: Sequence[Path], start: Path, how: Settings) -> None:
         raise ConfigError(f"{out} is no folder.", remedy="Name a folder, there or not yet, for the result.")
     out.mkdir(parents=True, exist_ok=True)  # what cannot be written is better known before hours of training
     bert, tokenizer = load_bert(start, how.seed)
+    before = {name: tensor.clone() for name, tensor in bert.state_dict().items()}
     of, packer = material(data, tokenizer, how.versions, how.seed), Packer(tokenizer)
     batches = Batches(of, packer, how.questions, how.seed)
     bert.to("cuda" if torch.cuda.is_available() else "cpu")
     say(f"{len(of.versions)} passages, {batches.questions} questions, {len(of.held)} passages held out; {how}")
     train(bert, batches, how, say)
     say(f"after: {score(bert, of, packer)}")
-    for file in start.glob("*.json"):
-        shutil.copy(file, out)
-    beside = out / f"{_WEIGHTS}.tmp"
-    write_row_int8({name: tensor.detach().cpu().contiguous() for name, tensor in bert.state_dict().items()}, beside)
-    beside.replace(out / _WEIGHTS)
+    beside = out / f"{RETRIEVAL_FILE}.tmp"
+    save_file(changes(before, bert.state_dict()), beside)
+    beside.replace(out / RETRIEVAL_FILE)
+
+
+def changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What was trained, as `retrieval_weights` reads it; tensors that did not change are left out."""
+    tensors = {}
+    for name, weights in after.items():
+        change = (weights.detach().cpu() - before[name]).contiguous()
+        if change.dim() == 2 and change.any():
+            tensors[name + CHANGE], tensors[name + STEPS] = pack(change)
+        elif change.any():
+            tensors[name + CHANGE] = change.half()
+    return tensors
 
 
 if __name__ == "__main__":

@@ -135,7 +135,8 @@ class Batches(IterableDataset[Batch]):
         by_passage = dict(pairs)  # one question per passage: others of the same would be excluded anyway
         rows = [self._row(number, pair, rng) for number, pair in by_passage.items()]
         passages = [row.own for row in rows] + [row.beside_ids for row in rows]
-        excluded = torch.tensor([[False] * len(rows) + [other.beside.says(row.asked) for other in rows] for row in rows])
+        may_answer = [[other.beside.says(row.asked) for other in rows] for row in rows]
+        excluded = torch.tensor([[False] * len(rows) + each for each in may_answer])
         return Batch(self._packer.pack([row.asked.ids for row in rows]), self._packer.pack(passages), excluded)
 
     def _row(self, number: int, pair: int, rng: Random) -> _Row:

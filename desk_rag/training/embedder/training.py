@@ -50,35 +50,28 @@ class Settings:
                 raise ConfigError(f"{name} = {getattr(self, name)} gives no training.", remedy="Take more than 0.")
 
 
-class _Signs(torch.autograd.Function):
-    """The signs of vectors, as they are stored, at unit length; the gradient is that of the vectors themselves."""
-
-    @staticmethod
-    def forward(ctx: object, unit: Tensor) -> Tensor:
-        return (2.0 * (unit > 0).to(unit.dtype) - 1.0) / unit.shape[-1] ** 0.5
-
-    @staticmethod
-    def backward(ctx: object, *gradients: Tensor) -> Tensor:
-        return gradients[0]
-
-
 def encode(bert: BertModel, texts: Texts) -> tuple[Tensor, Tensor]:
     """Unit vectors of texts [texts, dim] and of their word pieces [texts, pieces, dim]."""
-    tokens = bert(input_ids=texts.ids, attention_mask=texts.mask.long()).last_hidden_state
+    tokens: Tensor = bert(input_ids=texts.ids, attention_mask=texts.mask.long()).last_hidden_state
     mask = texts.mask.unsqueeze(-1).to(tokens.dtype)
     mean = (tokens * mask).sum(1) / mask.sum(1)
     return normalize(mean.float(), dim=1), normalize(tokens.float(), dim=2)
 
 
 def token_similarities(questions: Tensor, asked: Texts, passages: Tensor, read: Texts) -> Tensor:
-    """Late interaction [questions, passages]: the mean over a question's words of the largest cosine with signs."""
-    signs = _Signs.apply(passages).to(torch.bfloat16 if passages.is_cuda else torch.float32)
+    """Late interaction [questions, passages]: the mean over a question's words of the largest cosine with signs.
+
+    The gradient passes the signs as if they were the passages' unit vectors (straight-through estimator).
+    """
+    rounded = (2.0 * (passages > 0).to(passages.dtype) - 1.0) / passages.shape[-1] ** 0.5
+    signs = (passages + (rounded - passages).detach()).to(torch.bfloat16 if passages.is_cuda else torch.float32)
     owner, piece = asked.words.nonzero(as_tuple=True)
     words = questions[owner, piece].to(signs.dtype)
     cosines = (words @ signs.flatten(0, 1).T).view(len(words), *read.words.shape)
     largest = cosines.masked_fill(~read.words, -1.0).amax(2).float()
     sums = largest.new_zeros(len(questions), len(passages)).index_add(0, owner, largest)
-    return sums / asked.words.sum(1, keepdim=True).clamp(min=1)
+    means: Tensor = sums / asked.words.sum(1, keepdim=True).clamp(min=1)
+    return means
 
 
 def loss_of(bert: BertModel, batch: Batch, how: Settings) -> Tensor:

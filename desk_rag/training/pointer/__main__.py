@@ -16,8 +16,6 @@ from desk_rag.answering.evidence.span_scorer import FILE
 from desk_rag.errors import ConfigError, told_to_user
 from desk_rag.retrieval.embedding import embedded_dir
 from desk_rag.sanitize import clean
-from desk_rag.training.embedder.neighbours import with_vector_neighbours
-from desk_rag.training.embedder.rows import Packer
 from desk_rag.training.pointer.loading import load_start
 from desk_rag.training.pointer.low_rank import adapter_tensors
 from desk_rag.training.pointer.material import material
@@ -58,12 +56,9 @@ def _run(out: Path, data: Sequence[Path], start: Path | None, how: Settings) -> 
     out.mkdir(parents=True, exist_ok=True)  # what cannot be written is better known before hours of training
     net, tokenizer = load_start(start or Path(embedded_dir()), how.seed)
     of = material(data, tokenizer, how.versions, how.seed)
-    net.to("cuda" if torch.cuda.is_available() else "cpu")
-    if how.vector_neighbours:
-        of = with_vector_neighbours(of, net.bert, Packer(tokenizer), how.vector_neighbours)
     batches = Batches(of, tokenizer, how.questions, how.chunks, how.seed)
     say(f"{len(of.versions)} passages, {batches.questions} questions, {len(of.held)} passages held out; {how}")
-    train(net, batches, batches.questions, how, say)
+    train(net.to("cuda" if torch.cuda.is_available() else "cpu"), batches, batches.questions, how, say)
     beside = out / f"{FILE}.tmp"
     save_file(adapter_tensors(net), beside)
     beside.replace(out / FILE)

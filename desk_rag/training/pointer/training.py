@@ -36,8 +36,6 @@ class Settings:
     """Per question."""
     versions: int = 6
     """Versions of each passage."""
-    vector_neighbours: int = 0
-    """Passages nearest by the embedder's vectors that are set beside a question, with those that share its words."""
     warm_up: int = 100
     """Steps until the rate is reached."""
     seed: int = 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from desk_rag.answering.evidence.span_model import unpack_int4
+from desk_rag.model.checkpoint.int4 import unpack_int4
 from desk_rag.training.pointer.int4 import pack, rounded
 
 

@@ -381,10 +381,7 @@ class AnswerEngine:
             self._sync()
 
     def _write_back(self, context: Context, live_prefills: Sequence[LivePrefill]) -> None:
-        """Store what was prefilled live, off the answer's path.
-
-        Without write access, request it from the writer.
-        """
+        """Store what was prefilled live, off the answer's path; without write access, ask the writer for it."""
         # Before the write-back: a full cache admits what was retrieved before.
         self.store.note_use([source.chunk_id for source in context.sources])
         unstored = [one for one in live_prefills if not one.is_choice]

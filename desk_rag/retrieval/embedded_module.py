@@ -69,7 +69,7 @@ class EmbeddedModule(torch.nn.Module):
         """Load the model from `folder`; raises as `load_bert` does."""
         super().__init__()
         self._stored: Path | None = folder
-        """Where the matrices are stored as int8; None if these are others."""
+        """Folder in which the matrices are stored as int8; None if these are others."""
         self.bert: Bert = load_bert(folder)
         self.tokenizer = WordPieces(folder / "tokenizer.json", self.max_seq_length)
         self.prompts: dict[str, str] = {}

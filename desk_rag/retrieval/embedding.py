@@ -23,8 +23,9 @@ from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 from desk_rag.retrieval import embedder_files
+from desk_rag.retrieval.fingerprint import fingerprint_of
 from desk_rag.retrieval.token_vectors import ChunkEncodings, QuestionEncoding, pack_signs
-from desk_rag.retrieval.windows import WINDOW_RULE, Window, windows
+from desk_rag.retrieval.windows import Window, windows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,11 +45,9 @@ _RETRIEVAL_SHA256 = "40adcefd6c9bb5fc472e4340e55c505b7d35cb069f48b049fd24505f53a
 """The same of assets/embedder/retrieval.safetensors: what the weights for finding passages have besides."""
 
 EMBEDDED_FINGERPRINT = "ef6eb942185e3f224f344a90aafbc39a"
-"""`_fingerprint` of the weights for finding passages as sentence-transformers loads them; the vectors are the same."""
+"""`fingerprint_of` the weights for finding passages as sentence-transformers loads them; the vectors are the same."""
 
 _WEIGHTS, RETRIEVAL_FILE = "model.safetensors", "retrieval.safetensors"
-_CANARY = "Na\u00efve caf\u00e9s: 3.10 \u20ac \u2014 re-sign INV-2024/017 by 5pm, Stra\u00dfe \u6771\u4eac\u2026"
-"""Text whose word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
 BATCH_SIZE = 16
 """Windows in one forward pass. Larger batches are no faster on a CPU and take more memory."""
 
@@ -95,7 +94,7 @@ class Embedder:
         self.retrieval = retrieval
         self.is_embedded = is_embedded
         """True for the embedder that verification is calibrated for and the span scorer was trained on."""
-        self.fingerprint: str = retrieval.fingerprint if retrieval else fingerprint or _fingerprint(module)
+        self.fingerprint: str = retrieval.fingerprint if retrieval else fingerprint or fingerprint_of(module)
         """32 hex digits over weights, tokenizer, prompts and window rule; vectors compare only if it is equal."""
         self.gives_tokens = bool(getattr(module, "gives_tokens", False))
         """True if vectors of single word pieces are made, for late interaction."""
@@ -373,31 +372,6 @@ def _prompt(module: SentenceTransformer, *names: str) -> str | None:
             return str(module.prompts[name]) or None
     default = module.prompts.get(module.default_prompt_name) if module.default_prompt_name else None
     return str(default) if default else None
-
-
-def _fingerprint(module: SentenceTransformer) -> str:
-    """Hash all that determines the vectors.
-
-    Only uses values that do not depend on library versions, so that an update does not cause all documents to be
-    embedded again.
-    """
-    import torch
-
-    tokenizer = module.tokenizer
-    parts = [
-        WINDOW_RULE,
-        module.max_seq_length,
-        sorted(module.prompts.items()),
-        [type(part).__name__ for part in module],
-        [part.get_pooling_mode_str() for part in module if hasattr(part, "get_pooling_mode_str")],
-        sorted(tokenizer.get_vocab().items()),
-        tokenizer(_CANARY, add_special_tokens=True)["input_ids"],
-    ]
-    digest = hashlib.sha256(repr(parts).encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()[:32]
 
 
 def _first_line(error: Exception) -> str:

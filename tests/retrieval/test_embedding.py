@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 from desk_rag.model.checkpoint import row_int8
-from desk_rag.retrieval import embedding
+from desk_rag.retrieval import embedding, fingerprint
 from desk_rag.retrieval.embedding import (
     EMBEDDED_NAME,
     EMBEDDED_SHA256,
@@ -184,7 +184,6 @@ def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder, li
 def test_fingerprint_is_of_weights_and_rule(
     embedder: Embedder, found_by: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from desk_rag.retrieval import embedding
 
     assert embedder.fingerprint == Embedder("another name", found_by._module, is_embedded=False).fingerprint
     weight = next(found_by._module.parameters())
@@ -195,7 +194,7 @@ def test_fingerprint_is_of_weights_and_rule(
     finally:
         with torch.no_grad():
             weight[0, 0] -= 1
-    monkeypatch.setattr(embedding, "WINDOW_RULE", "another rule")
+    monkeypatch.setattr(fingerprint, "WINDOW_RULE", "another rule")
     assert Embedder("same name", found_by._module, is_embedded=True).fingerprint != embedder.fingerprint
 
 

@@ -91,10 +91,9 @@ def _id(tokenizer: Tokenizer, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    number: int
-    """Of the passage."""
     asked: Asked
     own: tuple[int, ...]
+    """Word pieces of the passage that answers."""
     beside: Version
     beside_ids: tuple[int, ...]
 
@@ -151,7 +150,7 @@ class Batches(IterableDataset[Batch]):
             allowed = [other for other in near if other not in self._of.held]
             beside = rng.choice(self._of.versions[rng.choice(allowed or self._free)])
         titled = rng.random() < _TITLED
-        return _Row(number, asked, with_title(own, titled), beside, with_title(beside, titled))
+        return _Row(asked, with_title(own, titled), beside, with_title(beside, titled))
 
 
 def with_title(version: Version, titled: bool) -> tuple[int, ...]:

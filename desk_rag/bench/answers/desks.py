@@ -1,12 +1,14 @@
 """Write one of the fictional folders to ask about: mails, letters, minutes, tables, logs, settings and code.
 
 `desks/NAME.txt` holds all files of a folder, each after a line '=== PATH'. After '=== * PATH' comes a table of values
-and a template, from which one file per row is made: material that resembles itself, as years of minutes do.
+and a template, from which one file per row is made: material that resembles itself, as years of minutes do. Folders
+with office files, PDFs and the like are in `desks/NAME.zip`.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,11 @@ _FILE = re.compile(r"^=== (\* )?(.+)\n", re.MULTILINE)
 
 def names() -> list[str]:
     """Names of the folders that can be written."""
+    return sorted([*text_names(), *(file.stem for file in _DESKS.glob("*.zip"))])
+
+
+def text_names() -> list[str]:
+    """Names of those that hold nothing but text."""
     return sorted(file.stem for file in _DESKS.glob("*.txt"))
 
 
@@ -27,8 +34,8 @@ def questions_of(name: str) -> Path:
 
 
 def files(name: str) -> dict[str, str]:
-    """The files of a folder: content by path. Raises ConfigError for an unknown name."""
-    if name not in names():
+    """The files of a folder of text: content by path. Raises ConfigError for an unknown name."""
+    if name not in text_names():
         raise ConfigError(f"There is no desk '{name}'.", remedy=f"Desks: {', '.join(names())}.")
     text = (_DESKS / f"{name}.txt").read_text(encoding="utf-8")
     _, *parts = _FILE.split(text)
@@ -40,6 +47,11 @@ def files(name: str) -> dict[str, str]:
 
 def write(name: str, folder: Path) -> None:
     """Write the files of a folder below `folder`. Raises ConfigError for an unknown name."""
+    archive = _DESKS / f"{name}.zip"
+    if archive.is_file():
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+        return
     for path, text in files(name).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ from desk_rag.errors import ConfigError
 REPOSITORY = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("name", desks.names())
+@pytest.mark.parametrize("name", desks.text_names())
 def test_every_question_has_its_evidence_in_the_files(name: str) -> None:
     content = {path: " ".join(text.split()) for path, text in desks.files(name).items()}
     loaded = questions.load(desks.questions_of(name))
@@ -27,6 +27,20 @@ def test_every_question_has_its_evidence_in_the_files(name: str) -> None:
         assert len(question.files) == len(question.evidence)
         for file, passage in zip(question.files, question.evidence, strict=True):
             assert " ".join(passage.split()) in content[file], question.text
+
+
+@pytest.mark.parametrize("name", sorted({*desks.names()} - {*desks.text_names()}))
+def test_folders_of_many_kinds_hold_the_files_that_questions_need(name: str, tmp_path: Path) -> None:
+    desks.write(name, tmp_path / "folder")
+    written = [file for file in (tmp_path / "folder").rglob("*") if file.is_file()]
+    assert len(written) >= 90 and all(file.is_relative_to(tmp_path / "folder") for file in written)
+    assert {".docx", ".xlsx", ".pdf", ".eml", ".odt", ".pptx", ".csv"} <= {file.suffix for file in written}
+    loaded = questions.load(desks.questions_of(name))
+    assert len(loaded) == 208 and sum(not question.answerable for question in loaded) == 25
+    for question in loaded:
+        assert bool(question.answers) == (question.kind != questions.NO_ANSWER)
+        assert len(question.files) == len(question.evidence) and bool(question.files) == question.answerable
+        assert all((tmp_path / "folder" / file).stat().st_size > 0 for file in question.files), question.text
 
 
 def test_the_answers_about_this_repository_stand_in_its_files() -> None:

@@ -290,7 +290,7 @@ def test_a_linked_kv_is_refused_by_the_writer_and_passed_over_by_a_reader(filled
 BY_PATH = {"unlink", "rmtree", "rmdir", "rename", "renames", "chmod", "fchmod", "lchmod", "truncate", "ftruncate",
            "remove", "removedirs", "touch", "write_bytes", "write_text", "move", "replace"}  # fmt: skip
 PACKAGES = ("desk_rag", "indexer", "tui")
-APART = ("desk_rag/bench", "desk_rag/training/reader", "desk_rag/training/pointer")
+APART = ("desk_rag/bench", "desk_rag/training")
 """Programs of developers, which work in folders that they are given and in no data directory."""
 
 

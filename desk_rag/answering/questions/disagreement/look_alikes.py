@@ -286,7 +286,7 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         passages = store.passages_of(row.path)
         if question_stems & (own_stems - _stems(row, passages)):
             continue  # a word of the question stands only in the quoted document
-        sentence = _answering(passages, frame, of_question, done.text)
+        sentence = _answering(passages, frame, of_question, done.text, question_stems)
         others += [sentence] if sentence is not None else []
     return others
 
@@ -297,12 +297,15 @@ def _asks_plainly(done: Answer, question: str) -> bool:
     return single and bool(done.text) and not Requirements(question).timed
 
 
-def _answering(passages: Sequence[Passage], frame: set[str], of_question: set[str], answer: str) -> Row | None:
-    """The sentence with the words around the answer and without the answer; None if none has them."""
+def _answering(
+    passages: Sequence[Passage], frame: set[str], of_question: set[str], answer: str, question: set[str]
+) -> Row | None:
+    """The sentence with the words around the answer, or all of the question's, and without the answer; or None."""
     for passage in passages:
         for unit in quotable(passage.chunk.text):
             stems = content_stems(unit)
-            if len(frame & stems) < _OF_FRAME * len(frame) or not of_question <= stems:
+            is_asked = len(question) > 1 and question <= frame & stems
+            if not is_asked and (len(frame & stems) < _OF_FRAME * len(frame) or not of_question <= stems):
                 continue
             return Row(passage, unit) if answer.casefold().strip(". ") not in unit.casefold() else None
     return None

@@ -149,12 +149,12 @@ class AnswerEngine:
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     chunks = choose(embedder, readable)
                 context, load = self._settle_context(chunks, loads, mode)
-            lacks = None if any(chunk.vector_rank for chunk in chunks) else embedder.fingerprint
+            lacking = None if any(chunk.vector_rank for chunk in chunks) else embedder.fingerprint
             yield Retrieved(context.sources)
             if not context.sources:
                 # Without documents a model makes something up, so it is not run.
                 empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                notices = damage.notices(self.store, mended, under, lacks)
+                notices = damage.notices(self.store, mended, under, lacking)
                 not_read = unread.may_hold_answer(self.store, under)
                 yield Finished(replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read))
                 return
@@ -198,7 +198,7 @@ class AnswerEngine:
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
-                notices=(*parsed.notices, *damage.notices(self.store, mended, under, lacks)),
+                notices=(*parsed.notices, *damage.notices(self.store, mended, under, lacking)),
                 sentences=tuple(map(check.sentence, parsed.sentences)),
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),

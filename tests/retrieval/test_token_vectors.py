@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from desk_rag.config import ModelSettings, StoreSettings
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import damage, pipeline
 from desk_rag.retrieval import search
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.retrieval.search import RANK_CONSTANT, TOKENS_WEIGHT, RetrievedChunk, retrieve
@@ -162,6 +162,17 @@ def test_an_older_store_gets_what_a_new_one_has(tmp_path: Path, embedder: Embedd
             assert old.search_vectors(embedder.fingerprint, embedder.embed_question(text), 1) == hits
         assert list(pipeline.add_token_vectors(old, embedder, never)) == []
         assert old.verify().clean
+
+
+def test_answers_and_counts_say_that_vectors_are_still_to_be_made(tmp_path: Path, embedder: Embedder) -> None:
+    """As after another embedder was chosen: words alone find the passages."""
+    with filled(tmp_path, embedder, [INVOICE, MINUTES]) as store:
+        assert damage.notices(store, (), (), embedder.fingerprint) == ()
+        assert store.coverage(embedder.fingerprint).with_vectors == 2
+        (notice,) = damage.notices(store, (), (), "another embedder")
+        assert notice.startswith("2 passages can be found by words only") and "desk-rag index" in notice
+        assert store.coverage("another embedder").with_vectors == 0 < store.coverage().with_vectors
+        assert damage.notices(store, (), ()) == (), "only an answer that no vector found asks for it"
 
 
 def test_it_waits_while_it_may_not_run_and_ends_at_a_stop(

@@ -72,7 +72,7 @@ def _run(out: Path, data: Sequence[Path], start: Path, how: Settings) -> None:
 
 
 def changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What was trained, as `retrieval_weights` reads it; tensors that did not change are left out."""
+    """The trained changes in the form that `retrieval_weights` reads; tensors that did not change are left out."""
     tensors = {}
     for name, weights in after.items():
         change = (weights.detach().cpu() - before[name]).contiguous()

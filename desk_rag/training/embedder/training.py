@@ -34,7 +34,7 @@ class Settings:
     """Versions of each passage."""
     vector_scale: float = 20.0
     token_scale: float = 40.0
-    """What cosines of vectors, and mean cosines of token vectors, are multiplied by before the softmax."""
+    """Factors of the cosines of vectors, and of the mean cosines of token vectors, before the softmax."""
     warm_up: int = 100
     """Steps until the rate is reached."""
     seed: int = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -28,13 +29,21 @@ _GUARD_SECONDS = 0.05
 """Seconds between checks of the clock and of `stop` while the child works."""
 _FILES_PER_PROCESS = 2000
 """Files after which the child is replaced: native parsers leak a little memory."""
+_ASKED_TO_END = tuple(-getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name))
+"""Exit codes of a child that was asked to end, as all processes are when a service stops or the user logs out."""
+_MOST_TRIES = 3
 
 
 _children: WeakSet[subprocess.Popen[bytes]] = WeakSet()
+_this_process_ends = threading.Event()
 
 
 def kill_children() -> None:
-    """Kill every parser process at once, because this process ends without its usual end."""
+    """Kill every parser process at once, because this process ends without its usual end.
+
+    Threads that wait for one get Cancelled: no file may be taken for the cause.
+    """
+    _this_process_ends.set()
     for process in list(_children):
         process.kill()
 
@@ -85,26 +94,34 @@ class ParserProcess:
         self._memory_mib = memory_mib
         self._lock = threading.Lock()
         self._child: _Child | None = None
+        self._exit_code: int | None = None
+        """Of the last child that ended or was stopped."""
 
     def parse(self, request: Request, stop: Callable[[], bool]) -> dict[str, object]:
         """The child's JSON reply.
 
         Raises BrokenDocument, with a message that is a predicate, when the child dies or runs too long; Cancelled soon
-        after `stop` answers True, which ends the child.
+        after `stop` answers True, which ends the child, and when this process ends; UnreadableDocument if somebody
+        else ends one child after the other.
         """
         with self._lock:
-            used = self._child is not None
-            answer = self._ask(request, stop)
-            # A used child may have been killed from outside; a fresh one shows whether the file is at fault.
-            if answer is None and used:
+            for _ in range(_MOST_TRIES):
+                used = self._child is not None
                 answer = self._ask(request, stop)
-            if answer is None:
-                raise BrokenDocument(f"crashed its parser or needed more than {self._memory_mib} MiB of memory")
-            return answer
+                if answer is not None:
+                    return answer
+                if _this_process_ends.is_set():
+                    raise Cancelled("Reading was cancelled.")
+                # A used child may have been killed from outside; a fresh one shows whether the file is at fault.
+                if not used and self._exit_code not in _ASKED_TO_END:
+                    raise BrokenDocument(f"crashed its parser or needed more than {self._memory_mib} MiB of memory")
+            raise UnreadableDocument("could not be read: another program ended the parser process", remedy=TRY_AGAIN)
 
     def _ask(self, request: Request, stop: Callable[[], bool]) -> dict[str, object] | None:
         """Return the reply; None if the child died. Raises BrokenDocument if it ran too long, or Cancelled."""
         child = self._child or self._start(stop)
+        if child is None:
+            return None
         child.files += 1
         header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
         header |= {"allow_secrets": request.allow_secrets, "ocr_seconds": request.ocr_seconds}
@@ -134,7 +151,8 @@ class ParserProcess:
         """Process id of the child; None while there is none."""
         return self._child.process.pid if self._child else None
 
-    def _start(self, stop: Callable[[], bool]) -> _Child:
+    def _start(self, stop: Callable[[], bool]) -> _Child | None:
+        """Start a child; return None if it was ended from outside. Raises UnreadableDocument or Cancelled."""
         package = Path(__file__).resolve().parent.parent.parent
         # -P and an explicit path: a json.py in the folder that desk-rag was started in must not be imported.
         environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -154,6 +172,8 @@ class ParserProcess:
             self._stop()
             if guard.stopped:
                 guard.check()
+            if _this_process_ends.is_set() or self._exit_code in _ASKED_TO_END:
+                return None
             raise UnreadableDocument("could not be read: the parser process did not start", remedy=TRY_AGAIN)
         return self._child
 
@@ -166,7 +186,7 @@ class ParserProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        process.wait()
+        self._exit_code = process.wait()
 
     @staticmethod
     def _exchange(

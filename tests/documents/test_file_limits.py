@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from desk_rag.documents import file_chunks
 from desk_rag.documents.chunking import split
 from desk_rag.documents.parsers.building import Parsed, first_bytes, first_lines
 from desk_rag.documents.status import FileState, is_beginning_only
-from desk_rag.errors import BrokenDocument, Cancelled, SecretDocument
+from desk_rag.errors import BrokenDocument, Cancelled, DocumentError, SecretDocument, UnreadableDocument
 from desk_rag.ingest.events import FileEvent, IndexFinished
 from desk_rag.ingest.pipeline import sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -87,6 +90,66 @@ def test_a_stopped_run_notes_nothing_of_the_file_and_the_next_one_reads_it(
     assert store.documents() == []
     run = sync_folder(store, docs, prompt, prompt.chunk_size, SETTINGS, documents.never)
     assert [event.state for event in run if isinstance(event, FileEvent)] == [FileState.INDEXED]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a process that is ended on Windows does not say by what")
+def test_a_parser_that_is_asked_to_end_is_no_fault_of_the_file(prompt: PromptFormat, tmp_path: Path) -> None:
+    """As `systemctl stop` asks every process of a service, and a session that ends all of its own."""
+    path = tmp_path / "titles.rst"
+    path.write_text(TITLES)
+    settings = IndexSettings(parser_mib=2000)  # a child of its own
+    parser = documents._parser(settings.parser_mib)
+    errors: list[DocumentError] = []
+
+    def work() -> None:
+        try:
+            file_chunks.read(path, settings, prompt, prompt.chunk_size, documents.never)
+        except DocumentError as error:
+            errors.append(error)
+
+    worker, ended = threading.Thread(target=work), set[int]()
+    worker.start()
+    while worker.is_alive():
+        pid = parser.pid
+        if pid is not None and pid not in ended:
+            os.kill(pid, signal.SIGTERM)
+            ended.add(pid)
+        worker.join(0.01)
+    assert len(ended) == 3
+    assert [type(error) for error in errors] == [UnreadableDocument], "which is tried again, unlike a broken document"
+    assert "another program ended the parser process" in errors[0].message
+    assert file_chunks.read(path, settings, prompt, prompt.chunk_size, documents.never)[1]
+
+
+KILLED = """
+import sys, threading, time
+from pathlib import Path
+from desk_rag.config import IndexSettings
+from desk_rag.documents import document, parser_process
+from desk_rag.errors import DeskRagError
+
+def work():
+    try:
+        document.parse(Path(sys.argv[1]), IndexSettings())
+    except DeskRagError as error:
+        print(type(error).__name__)
+
+worker = threading.Thread(target=work)
+worker.start()
+while document._parser(IndexSettings().parser_mib).pid is None:
+    time.sleep(0.01)
+parser_process.kill_children()
+worker.join()
+"""
+
+
+def test_ctrl_c_blames_no_file_for_the_parser_that_it_kills(tmp_path: Path) -> None:
+    path = tmp_path / "titles.rst"
+    path.write_text(TITLES)
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ran.stdout == "Cancelled\n"
 
 
 def test_cutting_that_takes_too_long_is_a_state_of_that_file(

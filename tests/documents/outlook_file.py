@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 _SECTOR, _MINI = 512, 64
 _FREE, _END, _FAT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 _STORAGE, _STREAM, _ROOT = 1, 2, 5
-_STRING, _TIME, _INTEGER, _BINARY = 0x001F, 0x0040, 0x0003, 0x0102
+_STRING, _TIME, _INTEGER, _BINARY, _OBJECT = 0x001F, 0x0040, 0x0003, 0x0102, 0x000D
 
 
 def outlook_message(
@@ -20,18 +20,46 @@ def outlook_message(
     sent: datetime,
     rich_text: bytes = b"",
     files: dict[str, bytes] | None = None,
+    attached: dict[str, bytes] | None = None,
 ) -> bytes:
-    """Return a message as Outlook saves it; `sender` and `to` are a name and an address, `rich_text` is compressed."""
+    """Return a message as Outlook saves it; `sender` and `to` are a name and an address, `rich_text` is compressed.
+
+    `attached` are streams of `message_streams`, of a message that is attached to this one.
+    """
+    streams = message_streams(subject, body, sender=sender, to=to, sent=sent, rich_text=rich_text, files=files,
+                              attached=attached, reserved=bytes(8))  # fmt: skip
+    return _compound_file(streams)
+
+
+def message_streams(
+    subject: str,
+    body: str,
+    *,
+    sender: tuple[str, str],
+    to: tuple[str, str],
+    sent: datetime,
+    rich_text: bytes = b"",
+    files: dict[str, bytes] | None = None,
+    attached: dict[str, bytes] | None = None,
+    reserved: bytes = b"",
+) -> dict[str, bytes]:
+    """Return the streams of a message by their paths; only those of a whole file have bytes `reserved` at their head."""
     root = {0x0037: subject, 0x0C1A: sender[0], 0x0C1F: sender[1], 0x001A: "IPM.Note"}
     root |= {0x1000: body} if body else {}
     files = files or {}
-    counts = struct.pack("<4I", 1, len(files), 1, len(files))
-    streams = _properties("", root, {0x1009: rich_text} if rich_text else {}, bytes(8) + counts + bytes(8), sent)
+    count = len(files) + bool(attached)
+    header = bytes(8) + struct.pack("<4I", 1, count, 1, count) + reserved
+    streams = _properties("", root, {0x1009: rich_text} if rich_text else {}, header, sent)
     streams |= _properties("__recip_version1.0_#00000000/", {0x3001: to[0], 0x3003: to[1]}, {}, bytes(8), None)
     for number, (name, content) in enumerate(files.items()):
         place = f"__attach_version1.0_#{number:08X}/"
         streams |= _properties(place, {0x3707: name}, {0x3701: content}, bytes(8), None)
-    return _compound_file(streams)
+    if attached:
+        place = f"__attach_version1.0_#{len(files):08X}/"
+        method = struct.pack("<HHIII", _INTEGER, 0x3705, 6, 5, 0) + struct.pack("<HHIII", _OBJECT, 0x3701, 6, 0, 4)
+        streams |= _properties(place, {0x3001: "A message"}, {}, bytes(8) + method, None)
+        streams |= {f"{place}__substg1.0_3701000D/{path}": content for path, content in attached.items()}
+    return streams
 
 
 def _properties(

@@ -21,7 +21,7 @@ from desk_rag.documents.document import Document
 from desk_rag.documents.formats import place_units
 from desk_rag.documents.parsers.office import rich_text
 from desk_rag.model.prompt import PromptFormat, load_prompt
-from tests.documents.outlook_file import outlook_message, winmail
+from tests.documents.outlook_file import message_streams, outlook_message, winmail
 from tests.documents.test_formats import read
 from tests.documents.test_sensitive import pem
 from tests.files.pdf_pages import pdf_of
@@ -159,6 +159,29 @@ def test_rich_text_of_outlook_is_read_where_there_is_no_other(read: Read) -> Non
         assert "The boat leaves from pier 7 at 6:40." in " ".join(texts) and "Bring the café keys." in " ".join(texts)
         assert document.blocks[-1].heading[1] == "Attachment key.txt" and texts[-1] == note.decode().strip()
         assert "fromhtml" not in " ".join(texts) and document.note == ""
+
+
+def test_messages_attached_to_one_of_outlook_are_read_with_their_files(read: Read) -> None:
+    """Three of them, each attached to the other, the innermost with a file."""
+    to, sent = ("Bo Lind", "bo@example.org"), datetime(2026, 5, 3, tzinfo=UTC)
+    notes = {"notes.txt": "The key hangs behind the oars.\n".encode()}
+    lamp = message_streams("Lamp", "The lamp burns 12 hours.", sender=("Ida Holm", "ida@x.org"), to=to, sent=sent,
+                           files=notes)  # fmt: skip
+    pier = message_streams("Pier", "Pier 7 was closed.", sender=("Ana Novak", "ana@x.org"), to=to, sent=sent,
+                           attached=lamp)  # fmt: skip
+    whole = outlook_message("News", "See below.", sender=("Per Dahl", "per@x.org"), to=to, sent=sent, attached=pier)
+    document = read("news.msg", whole)
+    texts = [block.text for block in document.blocks]
+    for text in (
+        "See below.",
+        "Forwarded message: Ana Novak, 3 May 2026, Pier",
+        "Pier 7 was closed.",
+        "Forwarded message: Ida Holm, 3 May 2026, Lamp",
+        "The lamp burns 12 hours.",
+        "The key hangs behind the oars.",
+    ):
+        assert any(text in one for one in texts), text
+    assert document.blocks[-1].heading[1] == "Attachment notes.txt" and document.note == ""
 
 
 def test_compressed_rich_text_cut_or_changed_anywhere_is_no_danger() -> None:

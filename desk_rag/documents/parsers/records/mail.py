@@ -41,7 +41,7 @@ _UNDISCLOSED = re.compile(r"undisclosed[- ]recipients\b", re.IGNORECASE)
 _NAME_AND_ADDRESS = re.compile(r'"(?P<name>[^"<>]+)"\s*<[^<>\s]+>$')
 _LONGEST_STAND_IN = 400
 """Characters of a plain text that may be there only to say that the message is in HTML."""
-_MOST_DEPTH = 8
+MOST_DEPTH = 8
 """Nested parts and forwarded messages that are read."""
 _MOST_PARTS = 1000
 _PACKED_KINDS = ("application/ms-tnef", "application/vnd.ms-tnef")
@@ -209,7 +209,7 @@ def _readable_parts(message: EmailMessage, depth: int) -> Iterator[EmailMessage]
 
     A forwarded message comes before its parts.
     """
-    if not message.is_multipart() or depth >= _MOST_DEPTH:
+    if not message.is_multipart() or depth >= MOST_DEPTH:
         yield message
         return
     kind = _content_type(message)
@@ -248,12 +248,17 @@ def _file_name(part: EmailMessage) -> str:
 
 
 def _forwarded(part: EmailMessage) -> str:
-    """A line that introduces a forwarded message."""
+    """Return the line that introduces a forwarded message."""
     message = next(part.iter_parts(), None)
     if not isinstance(message, EmailMessage):
         return ""
-    about = [people(_header(message, "From")), _date_header(message), _header(message, "Subject")]
-    return f"Forwarded message: {', '.join(filter(None, about))}" if any(about) else ""
+    return forwarded(people(_header(message, "From")), _date_header(message), _header(message, "Subject"))
+
+
+def forwarded(sender: str, date: str, subject: str) -> str:
+    """Return the line that introduces a forwarded message; '' if nothing is known of it."""
+    about = ", ".join(filter(None, (sender, date, subject)))
+    return f"Forwarded message: {about}" if about else ""
 
 
 def _content(part: Message[str, str]) -> str:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import Any
 
 from desk_rag.documents.parsers.building import Parsed
 from desk_rag.documents.parsers.office import rich_text
 from desk_rag.documents.parsers.records import tnef
 from desk_rag.documents.parsers.records.enclosed import Enclosed
-from desk_rag.documents.parsers.records.mail import MailContent, day, finished, people
+from desk_rag.documents.parsers.records.mail import MOST_DEPTH, MailContent, day, finished, forwarded, people
 from desk_rag.errors import BrokenDocument
 
 _RICH_TEXT = 0x1009
+_ATTACHMENT_NAMES = (0x3707, 0x3704, 0x3001)
+"""The long name, that of old systems, and the one that Outlook shows."""
+_EMBEDDED = "__substg1.0_3701000D"
+"""Name of the storage in an attachment that is a message itself."""
+_EMBEDDED_HEADER_BYTES = 24
+"""Before the properties of such a message; those of the whole file have 32."""
 
 
 def parse(data: bytes, enclosed: Enclosed | None = None) -> Parsed:
@@ -39,15 +46,39 @@ def _from_packed(packed: tnef.PackedMessage) -> MailContent:
     )
 
 
-def _from_outlook(source: Any) -> MailContent:
+def _from_outlook(source: Any, depth: int = 0) -> MailContent:
+    """Return a message with the messages attached to it, which are read as forwarded ones are."""
+    texts, attachments = [_body(source)], list[tuple[str, bytes | None]]()
+    for file in source.attachments:
+        embedded = list(_embedded(file)) if depth < MOST_DEPTH else []
+        for inner in embedded:
+            message = _from_outlook(inner, depth + 1)
+            texts += [(forwarded(message.sender, message.date, message.subject), False), *message.texts]
+            attachments += message.attachments
+        if not embedded:
+            names = (file.properties.str_prop_value(number) for number in _ATTACHMENT_NAMES)
+            attachments.append((next(filter(None, names), ""), file.file_bytes))
     return MailContent(
         sender=people(source.sender or ""),
         recipients=", ".join(recipient.name or recipient.email_address for recipient in source.recipients),
         date=day(source.sent_date),
         subject=" ".join((source.subject or source.message_headers.get("Subject", "")).split()),
-        texts=(_body(source),),
-        attachments=tuple((file.file_name or "", file.file_bytes) for file in source.attachments),
+        texts=tuple(texts),
+        attachments=tuple(attachments),
     )
+
+
+def _embedded(attachment: Any) -> Iterator[Any]:
+    """Yield the message that an attachment is, if it is one."""
+    from oxmsg import Message
+    from oxmsg.properties import Properties
+
+    class EmbeddedMessage(Message):
+        @property
+        def properties(self) -> Properties:
+            return Properties(self._storage, properties_header_offset=_EMBEDDED_HEADER_BYTES)
+
+    yield from (EmbeddedMessage(storage) for storage in attachment._storage.storages if storage.name == _EMBEDDED)
 
 
 def _body(source: Any) -> tuple[str, bool]:

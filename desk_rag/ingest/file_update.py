@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import stat
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CHANGED_MEANWHILE = "it changed while it was being read; it is read again once it stands still"
+_TICK, _COARSE_TICK = 0.05, 2.0
+"""Seconds within which two writes may get the same time: usually, and on file systems that keep whole seconds (FAT)."""
 
 
 class FileReader:
@@ -83,6 +86,7 @@ class FileReader:
             return as_known(row)
         if reason := not_opened(file, self._settings):
             return self._left_out(file, stamp, reason)
+        self._wait_for_next_tick(file)
         try:
             return self._same_content(file, stamp, row, gone_twin) or self._read(file, stamp)
         except (StoreError, Cancelled):
@@ -124,6 +128,12 @@ class FileReader:
         elif row is None or row.state is not FileState.SKIPPED or row.reason != left_out.reason:
             self._store.record_outcome(path, FileState.SKIPPED, left_out.reason, None)
         return event
+
+    def _wait_for_next_tick(self, file: FoundFile) -> None:
+        """Wait until a later write cannot leave the time as it is: of the same size, it would not be noticed."""
+        tick = _TICK if file.mtime_ns % 1_000_000_000 else _COARSE_TICK
+        while 0 <= (age := time.time() - file.mtime_ns / 1e9) < tick and not self._stop():
+            time.sleep(min(_TICK, tick - age))
 
     def _same_content(
         self,

@@ -185,6 +185,29 @@ def test_an_older_time_is_a_change_too(sync: Sync, docs: Path) -> None:
     assert found(sync.store, "ninth") == [docs / "note.txt"]
 
 
+def test_a_second_write_with_the_same_time_and_size_is_not_missed(sync: Sync, docs: Path) -> None:
+    """As on a FAT drive, where all that is written within two seconds may get the same time."""
+    sync()
+    note = docs / "note.txt"
+
+    def write(word: str, second: int) -> None:
+        note.write_text(NOTE.replace("third", word))
+        os.utime(note, (second, second))
+
+    for first, second in (("fourf", "fifth"), ("sixth", "ninth"), ("eight", "tenth")):
+        time.sleep(1 - time.time() % 1)
+        now = int(time.time())
+        write(first, now)
+        later = threading.Timer(1.0, write, (second, now))
+        later.start()
+        sync()
+        later.join()
+        if time.time() < now + 2.5:  # else this computer was too busy to write in time
+            break
+    sync()
+    assert found(sync.store, second) == [note]
+
+
 def test_a_new_time_alone_renews_the_stamp_and_nothing_else(sync: Sync, docs: Path) -> None:
     sync()
     before = sync.store.document(docs / "note.txt")

@@ -50,10 +50,13 @@ class Spelled:
         )
 
 
-def spelled_as_documents(store: Store, question: str) -> Spelled | None:
-    """The question with its misspelled words corrected; None if there are none."""
+def spelled_as_documents(store: Store, question: str, *, in_english: bool = True) -> Spelled | None:
+    """The question with its misspelled words corrected; None if there are none.
+
+    Only one that is `in_english` has slips of English question words: "Hoe" is Dutch.
+    """
     replaced: list[tuple[str, str]] = []
-    text = _SHORT_WORD.sub(lambda match: _question_word(match, replaced), question)
+    text = _SHORT_WORD.sub(lambda match: _question_word(match, replaced), question) if in_english else question
     replaced.reverse()
     question = text
     words = list(_WORD.finditer(question))

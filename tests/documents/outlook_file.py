@@ -43,7 +43,7 @@ def message_streams(
     attached: dict[str, bytes] | None = None,
     reserved: bytes = b"",
 ) -> dict[str, bytes]:
-    """Return the streams of a message by their paths; only those of a whole file have bytes `reserved` at their head."""
+    """Return the streams of a message by their paths; only the head of a whole file has bytes `reserved`."""
     root = {0x0037: subject, 0x0C1A: sender[0], 0x0C1F: sender[1], 0x001A: "IPM.Note"}
     root |= {0x1000: body} if body else {}
     files = files or {}

@@ -64,6 +64,12 @@ def test_what_no_citation_is_made_of_is_no_unit() -> None:
         ("They met Tom Berg jr. The dinner was good.", 2),
         ("We have 3. They have 5. 12 are left.", 3),
         ("Le 12. octobre 2026, il part. Elle reste.", 2),
+        ("Der Wagen (Bj. 2016) steht bei Fa. Krüger. Er fährt.", 2),
+        ("Die Werte sind lt. Dr. med. Anne Weiß gut. Übrigens fehlt Eisen.", 2),
+        ("Es kostet 60 €. Öl ist teurer. „Gut“, sagt sie. Ende gut.", 4),
+        ("Le loyer a été payé. Il reste 3 °C. Écrivez au tél. 0612. À bientôt.", 4),
+        ("Le vaccin date du 3 févr. 2019. Cuire env. 40 min.", 2),
+        ("Tandarts op di. 3 juni bij dr. Bakker. De huisarts is m.i.v. 1 mei verhuisd. Zie blz. 5.", 3),
     ],
 )
 def test_points_inside_a_sentence_end_no_quote(text: str, parts: int) -> None:

@@ -21,7 +21,11 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 _O_BINARY = 1 << 30
 _MODULES = ("fcntl", "resource", "pwd", "grp", "termios")
 _MISSING = ("preadv", "preadv2", "pread", "pwrite", "posix_fadvise", "O_DIRECT", "O_NOFOLLOW", "O_NONBLOCK",
-            "O_DIRECTORY", "O_CLOEXEC", "fchmod", "geteuid", "nice", "killpg", "mkfifo", "statvfs")  # fmt: skip
+            "O_DIRECTORY", "O_CLOEXEC", "fchmod", "geteuid", "getuid", "nice", "killpg", "mkfifo", "statvfs", "fork",
+            "getpgid", "setsid", "sched_getaffinity", "sched_setaffinity", "getloadavg", "sysconf", "uname", "chown",
+            "sendfile", "copy_file_range", "setpriority", "sync")  # fmt: skip
+_MISSING_SIGNALS = ("SIGHUP", "SIGKILL", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPIPE", "SIGTSTP", "SIGCONT",
+                    "SIGWINCH", "setitimer", "alarm", "pthread_sigmask")  # fmt: skip
 _text_mode: set[int] = set()
 _changed: dict[str, types.ModuleType] = {}
 _import, _open, _read, _close, _fsync = builtins.__import__, os.open, os.read, os.close, os.fsync
@@ -129,7 +133,7 @@ def hide() -> None:
         setattr(os, name, _refusing(getattr(os, name)))  # pathlib calls them, too
     own = {"open": open_of_windows, "read": read_of_windows, "close": close_of_windows, "fsync": fsync_of_windows}
     _changed["os"] = _Module(os, _MISSING, O_BINARY=_O_BINARY, supports_dir_fd=set(), **own)
-    _changed["signal"] = _Module(signal, ("SIGHUP", "SIGKILL", "SIGALRM", "setitimer"))
+    _changed["signal"] = _Module(signal, _MISSING_SIGNALS)
     _changed["socket"] = _Module(socket, ("AF_UNIX",))
     _changed["ctypes"] = _Module(ctypes, (), CDLL=_CDLL)
     _changed["subprocess"] = _Module(subprocess, (), Popen=_Popen)

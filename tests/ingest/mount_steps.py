@@ -22,8 +22,8 @@ from desk_rag.store.presence import absent_folders
 from tests.ingest.absent_world import HOUR, World, absent, removed
 
 USB = "usb"
-_LONGEST = 150.0
-"""Seconds after which a case says where each of its threads is, and ends."""
+_LONGEST = 300.0
+"""Seconds after which a case says where each of its threads is, and ends; more than a case waits for all it expects."""
 _CLONE_NEWNS = 0x20000
 """As in sched.h; `os.unshare` is newer than Python 3.11."""
 

@@ -68,6 +68,12 @@ def test_english_words_and_file_names_are_no_slips(corpus: Store, question: str)
     assert spelled_as_documents(corpus, question) is None
 
 
+def test_a_question_word_of_another_language_is_no_slip_of_an_english_one(corpus: Store) -> None:
+    assert spelled_as_documents(corpus, "Hoe hoog is de huur?", in_english=False) is None
+    spelled = spelled_as_documents(corpus, "Wat kost de kingfishr?", in_english=False)
+    assert spelled is not None and spelled.question == "Wat kost de kingfisher?"
+
+
 def test_a_name_in_the_question_is_told_from_a_word(corpus: Store) -> None:
     spelled = spelled_as_documents(corpus, "Who repairs it, Otto Winkle?")
     assert spelled is not None and spelled.question == "Who repairs it, Otto Winkel?"

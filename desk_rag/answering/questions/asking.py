@@ -46,6 +46,7 @@ from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import fields, rows_alike
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.retrieval.capitals import as_in_documents
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
@@ -95,7 +96,7 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
     """Yield the events of the answer to `question`; `Finished` comes last, once."""
     began, first_text = time.perf_counter(), None
     typed, question = question, as_in_documents(reader.store, question)
-    spelled = spelled_as_documents(reader.store, question)
+    spelled = spelled_as_documents(reader.store, question, in_english=not foreign_language(question))
     for event in _answer(reader, question if spelled is None else spelled.question, under):
         if first_text is None and isinstance(event, Evidence | AnswerText):
             first_text = time.perf_counter() - began

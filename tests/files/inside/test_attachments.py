@@ -164,7 +164,7 @@ def test_rich_text_of_outlook_is_read_where_there_is_no_other(read: Read) -> Non
 def test_messages_attached_to_one_of_outlook_are_read_with_their_files(read: Read) -> None:
     """Three of them, each attached to the other, the innermost with a file."""
     to, sent = ("Bo Lind", "bo@example.org"), datetime(2026, 5, 3, tzinfo=UTC)
-    notes = {"notes.txt": "The key hangs behind the oars.\n".encode()}
+    notes = {"notes.txt": b"The key hangs behind the oars.\n"}
     lamp = message_streams("Lamp", "The lamp burns 12 hours.", sender=("Ida Holm", "ida@x.org"), to=to, sent=sent,
                            files=notes)  # fmt: skip
     pier = message_streams("Pier", "Pier 7 was closed.", sender=("Ana Novak", "ana@x.org"), to=to, sent=sent,

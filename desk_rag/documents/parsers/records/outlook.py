@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from desk_rag.documents.parsers.building import Parsed
@@ -18,8 +19,8 @@ _ATTACHMENT_NAMES = (0x3707, 0x3704, 0x3001)
 """The long name, that of old systems, and the one that Outlook shows."""
 _EMBEDDED = "__substg1.0_3701000D"
 """Name of the storage in an attachment that is a message itself."""
-_EMBEDDED_HEADER_BYTES = 24
-"""Before the properties of such a message; those of the whole file have 32."""
+_PROPERTIES, _EMBEDDED_HEADER_BYTES = "__properties_version1.0", 24
+"""Stream of properties, and the length of its header in such a message; that of the whole file has 32 bytes."""
 
 
 def parse(data: bytes, enclosed: Enclosed | None = None) -> Parsed:
@@ -71,14 +72,19 @@ def _from_outlook(source: Any, depth: int = 0) -> MailContent:
 def _embedded(attachment: Any) -> Iterator[Any]:
     """Yield the message that an attachment is, if it is one."""
     from oxmsg import Message
-    from oxmsg.properties import Properties
 
-    class EmbeddedMessage(Message):
-        @property
-        def properties(self) -> Properties:
-            return Properties(self._storage, properties_header_offset=_EMBEDDED_HEADER_BYTES)
+    for storage in attachment._storage.storages:
+        if storage.name == _EMBEDDED:
+            streams = tuple(map(_with_whole_header, storage.streams))
+            yield Message(replace(storage, streams=streams))
 
-    yield from (EmbeddedMessage(storage) for storage in attachment._storage.storages if storage.name == _EMBEDDED)
+
+def _with_whole_header(stream: Any) -> Any:
+    """Put what python-oxmsg expects behind the header of properties."""
+    if stream.name != _PROPERTIES:
+        return stream
+    header, properties = stream.bytes_[:_EMBEDDED_HEADER_BYTES], stream.bytes_[_EMBEDDED_HEADER_BYTES:]
+    return replace(stream, bytes_=header + bytes(8) + properties)
 
 
 def _body(source: Any) -> tuple[str, bool]:

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.15
 _MORE_SECONDS = 0.6
 """Seconds that a look may take longer where other programs, and not the number of files, held it up."""
 _MOST_ROWS = 15_000
-"""Maximum catalog rows that are compared; reading more would exceed `LOOK_SECONDS`."""
+"""Maximum catalog rows that are read at once; reading more would exceed `LOOK_SECONDS`."""
 _MOST_FILES = 16
 _MOST_BYTES = 4 << 20
 """Size of all the files that an answer waits for."""
@@ -177,7 +177,9 @@ class _Look:
         # A folder whose first index has not begun yet is in no table.
         self._roots += [path for path in self._scope if path not in self._roots and _root_of(path, self._roots) is None]
         self._known = store.stamps(self._scope, _MOST_ROWS + 1)
-        self._complete = len(self._known) <= _MOST_ROWS
+        self._is_part = len(self._known) > _MOST_ROWS
+        """True if the catalog knows more files than are read from it at once; the others are asked for one by one."""
+        self._complete = True
         self._new: dict[Path, None] = {}
         self._changed: dict[Path, None] = {}
         self._left_out: set[Path] = set()
@@ -197,9 +199,22 @@ class _Look:
             pending += self._compare_folder(pending.pop())
         for folder in self._ruled:
             self._compare_rules(folder)
-        indexed = FileState.INDEXED.value
-        read = sum(row[3] == indexed for row in self._known.values())
-        return Backlog(read, tuple(self._new), tuple(self._changed), self._complete, self._gone())
+            self._complete &= not self._is_part
+        return Backlog(self._read(), tuple(self._new), tuple(self._changed), self._complete, self._gone())
+
+    def _read(self) -> int:
+        """Return how many files are in the index."""
+        if self._is_part:
+            return sum(self._store.listing.count(place).indexed for place in self._scope)
+        return sum(row[3] == FileState.INDEXED.value for row in self._known.values())
+
+    def _row(self, place: bytes) -> tuple[int, int, int, str] | None:
+        """Return what the catalog knows of a path."""
+        row = self._known.get(place)
+        if row is None and self._is_part and (known := self._store.document(Path(os.fsdecode(place)))) is not None:
+            row = known.stamp.size, known.stamp.mtime_ns, known.stamp.inode, known.state.value
+            self._known[place] = row
+        return row
 
     def _gone(self) -> tuple[Path, ...]:
         """Return the indexed files that are not there; none if they are many or kept, which a sweep has to judge."""
@@ -230,7 +245,7 @@ class _Look:
                     if entry.name in _RULE_FILES and self._is_newer(entry):
                         self._ruled.append(folder)
                     if entry.is_dir(follow_symlinks=False):
-                        if entry.path not in self._known:  # a folder in the catalog is left out as a whole
+                        if self._row(entry.path) is None:  # a folder in the catalog is left out as a whole
                             inside.append(entry.path)
                     elif self._has_time():
                         self._compare(entry.path, entry.stat)
@@ -269,7 +284,7 @@ class _Look:
                 self._changed[path] = None
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
-        known = self._known.get(place)
+        known = self._row(place)
         if known is not None and known[3] == FileState.FAILED.value and self._was_locked(place):
             self._examine(Path(os.fsdecode(place)), self._changed)
             return
@@ -296,7 +311,7 @@ class _Look:
         from desk_rag.documents.discovery import FoundFile, LeftOut
 
         root = _root_of(path, self._roots)
-        known = self._known.get(os.fsencode(path))
+        known = self._row(os.fsencode(path))
         is_read = known is not None and known[3] == FileState.INDEXED.value  # also an archive that somebody named
         if root is None or not (is_read or document.supported(path, self._settings)):
             return

@@ -64,6 +64,20 @@ def test_nothing_waits_after_a_sweep(store: Store, docs: Path) -> None:
     assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
 
 
+def test_a_file_beyond_those_that_the_catalog_gives_at_once_is_not_new(
+    store: Store, docs: Path, prompt: PromptFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder of 100,000 files, with fewer."""
+    for number in range(20):
+        (docs / f"note-{number}.md").write_text(f"# Note {number}\n\nThe key of room {number} hangs on a hook.\n")
+    sync(store, docs, prompt)
+    monkeypatch.setattr(freshness, "_MOST_ROWS", 3)
+    assert look(store, [docs], SETTINGS, seconds=_LONG) == Backlog(read=22)
+    (docs / "note-0.md").write_text("# Note\n\nThe key hangs behind the door.\n")
+    (docs / "new.md").write_text("A new note.\n")
+    assert look(store, [docs], SETTINGS, seconds=_LONG) == Backlog(22, (docs / "new.md",), (docs / "note-0.md",))
+
+
 def test_new_and_changed_files_are_found_wherever_they_are(store: Store, docs: Path) -> None:
     new = docs / "car" / "2026" / "tyres.md"
     new.parent.mkdir(parents=True)

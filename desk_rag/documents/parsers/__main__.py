@@ -82,6 +82,7 @@ _ENCLOSING = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.ARCH
 _MOST_DEPTH = 2
 _TIME_SHARE = 3
 """Files in a mail are opened in the first third of its time: the mail itself must not be lost for them."""
+_SAVE_AGAIN = "It may be damaged. If a program still opens it, save it again from there."
 _BY_ENTRY = frozenset({Format.MAILBOX, Format.SHEETS, Format.CALENDAR, Format.CONTACTS})
 """Formats whose parsers stop by themselves once they have enough text."""
 
@@ -219,12 +220,12 @@ def _answer(name: str, data: bytes, allowed: Limits, cutter: _Cutter | None, *, 
     except DocumentError as error:
         return {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
     except RecursionError:
-        message = "has parts inside parts, too deep to be read"
+        message, remedy = "has parts inside parts, too deep to be read", ""
     except MemoryError:
-        message = f"needs more than {sys.argv[1]} MiB of memory to read"
+        message, remedy = f"needs more than {sys.argv[1]} MiB of memory to read", "Raise parser_mib in the settings."
     except Exception as error:  # a parser's own mistake on odd content must not end the index run
-        message = f"could not be parsed ({type(error).__name__})"
-    return {"error": "BrokenDocument", "message": message, "remedy": "", "last": True}
+        message, remedy = f"could not be parsed ({type(error).__name__})", _SAVE_AGAIN
+    return {"error": "BrokenDocument", "message": message, "remedy": remedy, "last": True}
 
 
 class _Cutter:

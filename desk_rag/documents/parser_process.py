@@ -95,7 +95,7 @@ class ParserProcess:
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._exit_code: int | None = None
-        """Of the last child that ended or was stopped."""
+        """Exit code of the last child that ended or was stopped."""
 
     def parse(self, request: Request, stop: Callable[[], bool]) -> dict[str, object]:
         """The child's JSON reply.

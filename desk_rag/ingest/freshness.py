@@ -203,8 +203,8 @@ class _Look:
         return Backlog(self._read(), tuple(self._new), tuple(self._changed), self._complete, self._gone())
 
     def _read(self) -> int:
-        """Return how many files are in the index."""
-        if self._is_part:
+        """Return how many files are in the index; where nothing is new, of a large one as many as were compared."""
+        if self._is_part and self._new:  # counting 100,000 takes 0.1 s
             return sum(self._store.listing.count(place).indexed for place in self._scope)
         return sum(row[3] == FileState.INDEXED.value for row in self._known.values())
 

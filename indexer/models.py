@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +35,11 @@ def check(settings: Settings) -> None:
 class Models:
     """The models of one process over one open store; safe to use from several threads."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, say: Callable[[str], None] = lambda text: None) -> None:
+        """`say` takes lines about the progress of what a model is measured for at its first use."""
         self.turn = DeviceLock(settings.data_dir / "run")
         """The right to use the device, for whoever runs these models."""
-        self._store, self._settings = store, settings
+        self._store, self._settings, self._say = store, settings, say
         self._lock = threading.RLock()
         self._embedder: Embedder | None = None
         self._serving: ServingModel | None = None
@@ -63,7 +64,7 @@ class Models:
 
         with self._lock:
             if self._serving is None:
-                self._serving = prepare_all(self._settings)
+                self._serving = prepare_all(self._settings, self._say)
                 names = self._serving.prefix_variants.namespaces
                 keep_namespaces(self._settings, names, self._serving.auxiliary_namespace)
             return self._serving

@@ -10,7 +10,7 @@ import torch
 
 from desk_rag.answering import opening, serving_model
 from desk_rag.config import ModelSettings
-from desk_rag.kv.calibration.gate import GateReport, run_gate
+from desk_rag.kv.calibration.gate import GateReport, Progress, run_gate
 from desk_rag.kv.calibration.self_test import check_keys
 from desk_rag.kv.calibration.texts import GROUPS, CalibrationGroup
 from desk_rag.kv.prefill import PrefixKV
@@ -57,9 +57,14 @@ def _shared_embedder(settings: ModelSettings) -> Embedder:
     return _embedders[key]
 
 
-def _report_of(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CalibrationGroup] = GROUPS) -> GateReport:
+def _report_of(
+    model: LanguageModel,
+    prefix: PrefixKV,
+    groups: Sequence[CalibrationGroup] = GROUPS,
+    progress: Progress | None = None,
+) -> GateReport:
     if not _is_shared(model):
-        return run_gate(model, prefix, groups)
+        return run_gate(model, prefix, groups, progress)
     key = id(model), tuple(groups)
     if key not in _reports:
         _reports[key] = run_gate(model, prefix, groups)

@@ -7,10 +7,10 @@ written back after the answer. A model that is its own auxiliary is loaded once 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from desk_rag.answering.serving_model import prepare
+from desk_rag.answering.serving_model import prepare, say_nothing
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
@@ -39,7 +39,12 @@ class StoredChunkKV(MemoryKVStore):
 
 
 def prepare_auxiliary(
-    settings: Settings, name: str = "embedded", device: str = "cpu", *, beside: ServingModel | None = None
+    settings: Settings,
+    name: str = "embedded",
+    device: str = "cpu",
+    *,
+    beside: ServingModel | None = None,
+    say: Callable[[str], None] = say_nothing,
 ) -> ServingModel:
     """Load the auxiliary model: 'embedded', 'smollm2-135m', a directory or ORG/NAME.
 
@@ -49,18 +54,19 @@ def prepare_auxiliary(
     same = chosen.model_copy(update={"device": settings.model.device, "rungs": settings.model.rungs})
     if beside is not None and same == settings.model:
         return beside
-    return prepare(settings.model_copy(update={"model": chosen}))
+    return prepare(settings.model_copy(update={"model": chosen}), say)
 
 
-def prepare_all(settings: Settings) -> ServingModel:
-    """Load and prepare the answering model, with its auxiliary if the settings ask for one.
+def prepare_all(settings: Settings, say: Callable[[str], None] = say_nothing) -> ServingModel:
+    """Load and prepare the answering model, with its auxiliary if the settings ask for one; `say` as in `prepare`.
 
     Raises ModelError, ConfigError.
     """
-    serving = prepare(settings)
+    serving = prepare(settings, say)
     if not RecomputeChoice.of(settings.answer).needs_auxiliary:
         return serving
-    return replace(serving, auxiliary=prepare_auxiliary(settings, settings.answer.auxiliary, beside=serving))
+    auxiliary = prepare_auxiliary(settings, settings.answer.auxiliary, beside=serving, say=say)
+    return replace(serving, auxiliary=auxiliary)
 
 
 def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelSettings:

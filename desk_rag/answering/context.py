@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from desk_rag.kv.types import KVKey, QuantizedKV
     from desk_rag.model.language_model import LanguageModel
 
+_QUESTION_ROOM = 256
+"""Maximum tokens of a question and the prompt around it."""
+_QUESTION_SHARE = 8
+"""A question takes at most one part in this many of a model's window."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextChunk:
@@ -93,6 +98,11 @@ class LivePrefill:
     """Its KV is on disk, but prefilling was faster than loading."""
 
 
+def question_room(model: LanguageModel) -> int:
+    """Most tokens of a question and the prompt around it; a short window leaves less."""
+    return min(_QUESTION_ROOM, model.spec.max_context // _QUESTION_SHARE)
+
+
 def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int:
     """Number of tokens that the chunks of an answer may have, beside `room` for everything else.
 
@@ -107,9 +117,11 @@ def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int
         )
     tokens = min(settings.context_tokens or model.prompt.context_tokens, model.spec.max_context - room)
     if tokens < largest:
+        answer_takes_it = tokens + settings.max_new_tokens >= largest
         raise UnsupportedModel(
-            f"'{model.spec.name}' has a context of {model.spec.max_context} tokens: too few for a chunk.",
-            remedy="Use a model with a longer context, or lower max_new_tokens under [answer].",
+            f"'{model.spec.name}' reads at most {model.spec.max_context:,} tokens, as its files say. Instructions,"
+            f" question and answer take {room:,} of them, and a passage takes up to {largest:,}.",
+            remedy="Lower max_new_tokens under [answer]." if answer_takes_it else "Use a model with a longer context.",
         )
     return tokens
 

@@ -49,9 +49,6 @@ from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
-_QUESTION_ROOM = 256
-"""Maximum tokens of a question and the prompt around it."""
-
 
 class AnswerEngine:
     """Answers questions from one store with one model, one at a time; `ask` may be called from any thread."""
@@ -84,7 +81,8 @@ class AnswerEngine:
         store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
         self.top_k = settings.answer.top_k or model.prompt.top_k
         self._decoding = Decoding(settings.answer, model, embedder)
-        answer_room = _QUESTION_ROOM + model.prompt.legend_tokens + self._decoding.longest
+        self._question_room = answer_context.question_room(model)
+        answer_room = self._question_room + model.prompt.legend_tokens + self._decoding.longest
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
@@ -144,7 +142,7 @@ class AnswerEngine:
         with self._prefetcher.paused() as go_ahead, self.turn.answering(), ExitStack() as loads:
             watch.stages.append(("queue", time.perf_counter() - asked_at))
             with watch.stage("retrieve"):
-                readable, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
+                readable, cut_at = self.model.prompt.readable(question, self._question_room)
                 chunks = choose(embedder, readable)
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     chunks = choose(embedder, readable)
@@ -299,7 +297,7 @@ class AnswerEngine:
         recompute: RecomputeChoice | None,
     ) -> BegunAnswer:
         """Prefill the question over loaded chunk KV; missing chunks are prefilled live first."""
-        question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
+        question_ids = self._decoding.question_ids(question, context, self._question_room)
         stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
         recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
         strategy = self._decoding.strategy(question, context.sources)
@@ -328,7 +326,7 @@ class AnswerEngine:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
             chunk_ids = [token_id for chunk in context.chunks for token_id in chunk.token_ids]
-            question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
+            question_ids = self._decoding.question_ids(question, context, self._question_room)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
         slab = self._slab or self._new_slab(self._tables.num_positions, graphs=False, known=self._ways)
@@ -356,7 +354,7 @@ class AnswerEngine:
         return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
-        readable, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
+        readable, _ = self.model.prompt.readable(question, self._question_room)
         return self._kv_of(nearest(self.store, self.embedder, readable, limit, under))
 
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
@@ -366,7 +364,7 @@ class AnswerEngine:
     def _rehearse(self) -> None:
         """Run one pass, so that the first question does not wait for kernels to be compiled."""
         with self.turn.prefilling():
-            question_ids = self.model.prompt.question_ids("When?", _QUESTION_ROOM)
+            question_ids = self.model.prompt.question_ids("When?", self._question_room)
             if self._slab is not None:  # first, since it finds out whether this machine can run the fused pass
                 self._slab.prepare(question_ids)
             ids = self.model.prompt.chunk_ids(PROBE)

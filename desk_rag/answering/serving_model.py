@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from safetensors.torch import load, save
 
 from desk_rag.config import MOST_PRIMERS, Settings
 from desk_rag.errors import ForeignPlace
-from desk_rag.kv.calibration.gate import GateReport, Score, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.gate import GateReport, Progress, Score, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.schemes import STEPS, Moves
 from desk_rag.kv.calibration.self_test import check_keys
 from desk_rag.kv.calibration.texts import GROUPS, PROBE
 from desk_rag.kv.identity import identify
-from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PLAIN, build_prefix_variants, variant_prefix_ids
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.serving import ServingModel
@@ -56,46 +57,95 @@ class StoredGate:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The file kept per model: a `StoredGate` and the KV of the drift probe."""
+    """The file kept per model: a `StoredGate`, the KV of the drift probe, and what an unfinished gate has measured."""
 
     gate: StoredGate
     probe: ChunkKV
+    moves: Moves
+
+
+def say_nothing(text: str) -> None:
+    """Drop a line about progress."""
 
 
 @memory_errors()
-def prepare(settings: Settings) -> ServingModel:
-    """Load and prepare the model that `settings` name. Raises ModelError (OutOfMemory among them), ConfigError."""
+def prepare(settings: Settings, say: Callable[[str], None] = say_nothing) -> ServingModel:
+    """Load and prepare the model that `settings` name; `say` takes lines about the progress of the quality gate.
+
+    Raises ModelError (OutOfMemory among them), ConfigError.
+    """
     model = load_model(settings.model)
-    return prepare_model(model, settings.data_dir, settings.model.rungs, kv_dir=settings.store.kv_place)
+    return prepare_model(model, settings.data_dir, settings.model.rungs, kv_dir=settings.store.kv_place, say=say)
 
 
 def prepare_model(
-    model: LanguageModel, data_dir: Path, rungs: Sequence[int] = PLAIN, *, kv_dir: Path | None = None
+    model: LanguageModel,
+    data_dir: Path,
+    rungs: Sequence[int] = PLAIN,
+    *,
+    kv_dir: Path | None = None,
+    say: Callable[[str], None] = say_nothing,
 ) -> ServingModel:
     """Prepare a model that is already in memory.
 
-    Gate and drift probe check prefix variant 0 only: the others are computed and quantized in the same way. Raises
-    UnsupportedModel if the model fails the self-test.
+    Gate and drift probe check prefix variant 0 only: the others are computed and quantized in the same way. A gate that
+    ran out of time or was interrupted goes on at the next start, unless caches were made with its coding meanwhile.
+    Raises UnsupportedModel if the model fails the self-test.
     """
     prefix = prefill_prefix(model)
     plain = identify(model.spec, model.prompt.prefix_ids, QuantScheme.uniform(model.spec.num_layers))
     file = data_dir / "models" / f"{plain.namespace()}.safetensors"
     probe = probe_kv(model, prefix)
     record = _read(file)
+    layout = Layout(data_dir, kv_dir)
     if record is None or drifted(record.probe, probe):
-        key_error = check_keys(model)
-        gate = run_gate(model, prefix)
-        previous = record
-        record = _read(file)  # another process may have written it meanwhile
-        if record is None or drifted(record.probe, probe):
-            record = _Record(_with_namespace(model, gate, key_error, Layout(data_dir, kv_dir), previous), probe)
-            _write(file, record)
+        record = _measure(model, prefix, file, probe, layout, say, previous=record, moves=Moves())
+    elif not record.gate.gate.complete and not layout.namespace_dir(record.gate.namespace).exists():
+        record = _measure(model, prefix, file, probe, layout, say, previous=None, moves=record.moves)
     stored = record.gate
     variants = build_prefix_variants(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
     # Variants carry what a shift would add, so the two exclude each other.
     adaptation = adaptations.read(data_dir, stored.namespace) if variants.is_plain else None
     shift = adaptation.shift.to(model.device) if adaptation is not None and adaptation.facts["kept"] else None
     return ServingModel(model, variants, stored.gate, stored.drift_epoch, shift)
+
+
+def _measure(
+    model: LanguageModel,
+    prefix: PrefixKV,
+    file: Path,
+    probe: ChunkKV,
+    layout: Layout,
+    say: Callable[[str], None],
+    *,
+    previous: _Record | None,
+    moves: Moves,
+) -> _Record:
+    """Run self-test and gate and keep the results; `previous` is a record whose caches cannot be trusted.
+
+    If the user interrupts the gate, what it has measured is kept, with the coding that loses nothing.
+    """
+    key_error = check_keys(model)
+    stale = _read(file)
+    progress = Progress(moves=moves, say=say)
+    try:
+        gate = run_gate(model, prefix, progress=progress)
+    except KeyboardInterrupt:
+        unscored = Score(mean_kl=0.0, top1=1.0, tokens=0)
+        raw = QuantScheme.uniform(model.spec.num_layers, STEPS[-1])
+        gate = GateReport(raw, unscored, unscored, needles_found=0, needles_expected=0, complete=False)
+        _write(file, _Record(_with_namespace(model, gate, key_error, layout, previous), probe, moves))
+        raise
+    meanwhile = _read(file)  # another process may have written it
+    if (
+        meanwhile is not None
+        and (stale is None or meanwhile.gate != stale.gate)
+        and not drifted(meanwhile.probe, probe)
+    ):
+        return meanwhile
+    record = _Record(_with_namespace(model, gate, key_error, layout, previous), probe, moves)
+    _write(file, record)
+    return record
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:
@@ -171,8 +221,10 @@ def _read(file: Path) -> _Record | None:
             plain_score=Score(**gate["plain_score"]),
             needles_found=gate["needles_found"],
             needles_expected=gate["needles_expected"],
+            complete=gate.get("complete", True),
         )
-        return _Record(StoredGate(gate=report, **fields), ChunkKV(tensors["keys"], tensors["values"]))
+        moves = Moves(json.loads(header.get("moves", "{}")))
+        return _Record(StoredGate(gate=report, **fields), ChunkKV(tensors["keys"], tensors["values"]), moves)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
 
@@ -188,6 +240,7 @@ def _write(file: Path, record: _Record) -> None:
     }
     metadata = {
         "told": json.dumps(asdict(record.gate)),
+        "moves": json.dumps({} if record.gate.gate.complete else record.moves.alone),
         "probe": _probe_hash(tensors),
         "canaries": _canary_hash(),
         "producer": PRODUCER,

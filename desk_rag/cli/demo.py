@@ -82,7 +82,7 @@ def _run(arguments: list[str]) -> int:
     from desk_rag.answering.opening import open_engine
     from desk_rag.cli.work import index_with
 
-    engine = open_engine(settings, writer=True)
+    engine = open_engine(settings, writer=True, say=progress.passing)
     try:
         print(f"\n== Indexing {shown_path(documents)}", flush=True)
         done = index_with(engine, [documents], settings, lambda: False, progress)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ from desk_rag.errors import (
 from desk_rag.indexer.resident.client import ResidentError
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest import contents, freshness, unread
-from desk_rag.ingest.events import IndexFinished
+from desk_rag.ingest.events import IndexFinished, StageProgress
 from desk_rag.ingest.progress import Tally
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import shown_path
@@ -35,10 +37,15 @@ from desk_rag.sanitize import shown_path
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.cli.checks.finding import Finding
+    from desk_rag.device_lock import DeviceLock
     from desk_rag.indexer.once import WarmPending
+    from desk_rag.kv.serving import ServingModel
+    from desk_rag.store.store import Store
     from desk_rag.store.types import Counts
 
 SOME_UNREADABLE = 3
+FILL_SECONDS = 60.0
+"""Time for which caches are made before a question about a new folder is answered."""
 
 
 def with_answer_options(
@@ -202,13 +209,32 @@ def index_in_background_process(
 
 
 def index_with(
-    engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
+    engine: AnswerEngine,
+    roots: Sequence[Path],
+    settings: Settings,
+    stop: Callable[[], bool],
+    progress: out.Progress,
+    warm_pending: WarmPending | None = None,
 ) -> IndexFinished:
-    """Index `roots` with the model that `engine` has loaded."""
+    """Index `roots` with the model that `engine` has loaded; `warm_pending` as for `Run`."""
     from desk_rag.indexer.once import Run
     from desk_rag.indexer.parts import parts_of
 
-    return Run(parts_of(engine), settings, stop, progress).run(roots, loaded=True)
+    return Run(parts_of(engine), settings, stop, progress, warm_pending=warm_pending).run(roots, loaded=True)
+
+
+def fill_before_question(
+    store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool], seconds: float = FILL_SECONDS
+) -> Iterator[StageProgress]:
+    """Prefill chunks for some time: a large model would let a question wait for hours."""
+    from desk_rag.ingest.background_prefill import warm_pending
+
+    end = time.monotonic() + seconds
+    last = None
+    for last in warm_pending(store, serving, turn, lambda: stop() or time.monotonic() >= end):
+        yield last
+    if last is not None and last.done < last.total and time.monotonic() >= end and not stop():
+        yield replace(last, waiting="the question comes first; `desk-rag index` or `watch` makes the rest")
 
 
 def index_new_folders(
@@ -228,7 +254,7 @@ def index_new_folders(
         )
     check_not_excluded(settings, new)
     progress.say(f"Indexing {', '.join(shown_path(root) for root in new)} first, once.")
-    done = index_with(engine, new, settings, stop, progress)
+    done = index_with(engine, new, settings, stop, progress, fill_before_question)
     _say_summary(progress, done, unread.skipped_files(engine.store, new), engine.store.counts(under=new))
     return done.failed
 
@@ -281,24 +307,24 @@ def engine_of(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngi
     """Load the engine and close it at the end; it writes to the store unless another process does."""
     progress.passing("loading the model …")
     try:
-        engine = _load_engine(settings)
+        engine = _load_engine(settings, progress.passing)
     finally:
         progress.clear()
-    if engine.model.prompt.reasoning.notice:
-        progress.say(engine.model.prompt.reasoning.notice)
+    for notice in filter(None, (engine.model.prompt.reasoning.notice, engine.serving.gate.notice)):
+        progress.say(notice)
     try:
         yield engine
     finally:
         engine.close()
 
 
-def _load_engine(settings: Settings) -> AnswerEngine:
+def _load_engine(settings: Settings, say: Callable[[str], None]) -> AnswerEngine:
     from desk_rag.answering.opening import open_engine
 
     try:
-        return open_engine(settings, writer=True)
+        return open_engine(settings, writer=True, say=say)
     except (StoreLocked, ForeignPlace, *UNWRITABLE):
-        return open_engine(settings, writer=False)
+        return open_engine(settings, writer=False, say=say)
 
 
 def stoppable_with(progress: out.Progress) -> AbstractContextManager[Callable[[], bool]]:

@@ -41,7 +41,7 @@ def build_tables(model: LanguageModel, num_positions: int) -> RotaryTables:
     if num_positions > model.spec.max_context:
         raise UnsupportedModel(
             f"A context of {num_positions} tokens is too long: '{model.spec.name}' supports {model.spec.max_context}.",
-            remedy="Lower [answer] context_tokens or top_k.",
+            remedy="Use a model with a longer context.",
         )
     layout = model.spec.layout
     positions = torch.arange(num_positions, device=model.device)

@@ -66,6 +66,7 @@ _SLOT = "\u2402SLOT\u2403"
 _CONTEXT_SHARE = 0.75
 """Share of a chat model's window for chunks; the rest is for prefix, question, answer and the next question."""
 _CONTEXT_CAP = 8192
+_CHUNKS_PER_WINDOW = 4
 _MOST_TOKENIZER = 256 * 1024**2
 
 
@@ -249,17 +250,17 @@ def _prompt(
     writes: bool,
 ) -> PromptFormat:
     """The prompt format of a model by its tokenizer, its configuration and what describes its tokenizer."""
+    window = config.get("max_position_embeddings")
+    window = window if isinstance(window, int) and window > 0 else 2048
     if tokenizer.token_to_id(DOC_START) is not None and tokenizer.token_to_id(DOC_END) is not None:
         return PromptFormat(
             tokenizer,
             PromptParts(HEAD, CHUNK_OPEN, CHUNK_CLOSE, QUESTION_OPEN, TAIL),
             stop_ids=stops,
-            chunk_size=ChunkSize(smallest=60, target=220, largest=280),
+            chunk_size=_chunk_size(window, ChunkSize(smallest=60, target=220, largest=280)),
             context_tokens=2000,
             top_k=5,
         )
-    window = config.get("max_position_embeddings")
-    window = window if isinstance(window, int) and window > 0 else 2048
     parts, template = _chat_parts(source, described, _WRITING_SYSTEM if writes else _CHAT_SYSTEM)
     reasoning = detect(template, parts.tail, _added_tokens(tokenizer))
     return PromptFormat(
@@ -268,10 +269,17 @@ def _prompt(
         stop_ids=stops - _inner_ends(tokenizer, reasoning),
         writes=writes,
         reasoning=reasoning,
-        chunk_size=ChunkSize(smallest=100, target=400, largest=512),
+        chunk_size=_chunk_size(window, ChunkSize(smallest=100, target=400, largest=512)),
         context_tokens=min(int(window * _CONTEXT_SHARE), _CONTEXT_CAP),
         top_k=6,
     )
+
+
+def _chunk_size(window: int, usual: ChunkSize) -> ChunkSize:
+    """`usual`, or smaller chunks in the same proportions, so that one takes at most a quarter of the window."""
+    largest = min(usual.largest, window // _CHUNKS_PER_WINDOW)
+    scale = largest / usual.largest
+    return ChunkSize(round(usual.smallest * scale), round(usual.target * scale), largest)
 
 
 def _read_tokenizer(file: Path) -> Tokenizer:

@@ -92,12 +92,12 @@ class Attended:
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
         try:
-            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file)
+            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file, report)
         except CorruptCatalog:
             report("replacing the damaged catalog")
             Store.reset_catalog(self._settings.data_dir, self._settings.store).close()
             rebuilt = (CATALOG_RESET,)
-            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file)
+            engine, self._folders = _open_engine(self._settings, self._folders, self._settings_file, report)
         self._engine = engine
         self._started_at = time.monotonic()
         make_way(self._settings.data_dir)
@@ -261,7 +261,7 @@ def is_being_read(store: Store, since: float) -> bool:
 
 
 def _open_engine(
-    settings: Settings, folders: Sequence[Path], file: Path | None
+    settings: Settings, folders: Sequence[Path], file: Path | None, report: Callable[[str], None]
 ) -> tuple[AnswerEngine, tuple[Path, ...]]:
     """Return an engine that writes unless another process does, and the folders that nobody purged while it loaded."""
     from desk_rag.answering.opening import engine_with
@@ -271,7 +271,7 @@ def _open_engine(
     try:
         if store.writer and store.pause_requested() == math.inf:  # it lasted until this start
             store.request_pause(None)
-        models = Models(store, settings)
+        models = Models(store, settings, report)
         with _reading(store, settings, folders, models, file) as service:
             serving, embedder = models.serving(), models.embedder()
         engine = engine_with(serving, embedder, store, models.turn, settings)

@@ -264,7 +264,7 @@ def test_a_prepared_model_has_the_rungs_of_its_settings(world: World, data: Path
 def test_what_upper_rungs_left_is_not_believed_once_the_record_is_lost(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_model, "run_gate", lambda model, prefix: run_gate(model, prefix, GROUPS[:1]))
+    monkeypatch.setattr(serving_model, "run_gate", lambda model, prefix, progress: run_gate(model, prefix, GROUPS[:1]))
     model = world.prepared.model
     first = prepare_model(model, tmp_path, RUNGS)
     for record in (tmp_path / "models").iterdir():

@@ -17,14 +17,16 @@ import torch
 from desk_rag.answering import serving_model
 from desk_rag.answering.serving_model import prepare_model, stored_gates
 from desk_rag.errors import UnsupportedModel
+from desk_rag.kv.calibration.gate import GateReport, Progress, run_gate
 from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.prefill import prefill_chunk
+from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import quantize
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store
 from tests.models import FAMILIES, build_model
 from tests.store import made
@@ -38,7 +40,9 @@ pytestmark = pytest.mark.usefixtures("_short_gate")
 def _short_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """One group of canaries instead of four: what is tested here is what becomes of the outcome."""
     real = serving_model.run_gate
-    monkeypatch.setattr(serving_model, "run_gate", lambda model, prefix: real(model, prefix, GROUPS[:1]))
+    monkeypatch.setattr(
+        serving_model, "run_gate", lambda model, prefix, progress: real(model, prefix, GROUPS[:1], progress)
+    )
 
 
 def record_of(data_dir: Path) -> Path:
@@ -94,6 +98,36 @@ def test_the_gate_is_remembered_and_a_broken_record_only_costs_time(reader: Lang
     assert stored_gates(tmp_path) == [stored]
 
 
+def test_an_interrupted_gate_goes_on_at_the_next_start_until_there_are_caches(
+    reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_text(model: LanguageModel, prefix: PrefixKV, progress: Progress) -> GateReport:
+        return run_gate(model, prefix, GROUPS[:1], progress)
+
+    monkeypatch.setattr(serving_model, "run_gate", one_text)
+
+    def interrupt(line: str) -> None:
+        if "8 bits" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_model(reader, tmp_path, say=interrupt)
+    (left,) = stored_gates(tmp_path)
+    assert not left.gate.complete and left.gate.scheme.label == "raw*10" and left.drift_epoch == 0
+    caches = Layout(tmp_path, None).namespace_dir(left.namespace)
+    caches.mkdir(parents=True)
+    lines = list[str]()
+    kept = prepare_model(reader, tmp_path, say=lines.append)
+    assert kept.namespace == left.namespace and kept.scheme == left.gate.scheme, "its caches stay in use"
+    assert lines == [], "nothing was measured"
+
+    caches.rmdir()
+    ready = prepare_model(reader, tmp_path, say=lines.append)
+    assert ready.gate.complete and ready.scheme.label == "int8*10" and ready.drift_epoch == 0
+    assert any("text 1 of 1" in line for line in lines)
+    assert stored_gates(tmp_path)[0].gate == ready.gate
+
+
 def test_after_drift_what_is_stored_ends_as_misses_and_goes_first(reader: LanguageModel, tmp_path: Path) -> None:
     before = prepare_model(reader, tmp_path)
     texts = ["The boiler was serviced in May.", "Rent is due on Monday."]
@@ -135,13 +169,13 @@ def test_two_processes_that_begin_at_once_agree(
     """The other one finishes its gate, and has stored KV, while ours is still running."""
     real, other = serving_model.run_gate, []
 
-    def slow_gate(model: LanguageModel, prefix: object) -> object:
+    def slow_gate(model: LanguageModel, prefix: object, progress: object) -> object:
         if not other:
             other.append(None)
             other[0] = prepare_model(reader, tmp_path)
             with Store.open(tmp_path, made.settings(), writer=True) as store:
                 warm(store, other[0], "Rent is due on Monday.")
-        return real(model, prefix)  # type: ignore[arg-type]
+        return real(model, prefix, progress=progress)  # type: ignore[arg-type]
 
     monkeypatch.setattr(serving_model, "run_gate", slow_gate)
     ours = prepare_model(reader, tmp_path)

@@ -218,6 +218,8 @@ def _quality(stored: StoredGate) -> Finding:
         detail += f". Caches were made again {out.plural(stored.drift_epoch, 'time')}: this machine's results changed"
     keys = f"to within {stored.key_error:.0e}" if stored.key_error else "exactly"
     detail += f" (KL {gate.score.mean_kl:.1e} nats; coded as {gate.scheme.label}{kept}; keys turn {keys})"
+    if gate.notice:
+        detail += f". {gate.notice}"
     verdict = Verdict.OK if passed else Verdict.WARN
     return Finding("cache quality", verdict, detail, "Add --mode full to a question for an answer without caches.")
 

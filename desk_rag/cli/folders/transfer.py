@@ -81,7 +81,7 @@ def import_(settings: Settings, place: Path, renamed: Sequence[str], *, as_json:
         )
         with open_store(settings, writer=True) as target:
             progress.passing("loading the model …")
-            serving = prepare_all(settings)
+            serving = prepare_all(settings, progress.passing)
             namespaces = _accepted(serving, source_dir)
             target.register_model(serving.prefix_variants.namespaces, serving.auxiliary_namespace)
             copy = Copy(source, target)

@@ -1,21 +1,29 @@
 """Quality gate: choose for each layer of a model the coarsest coding of chunk KV that is good enough.
 
 Runs once per (weights, weight quantization, prefix) on the calibration texts: the same answers are scored token by
-token over the unquantized and the quantized cache. While a bar is missed, the worst layer moves one step finer: int8
-over the chunk, int8 over groups of 64 tokens, the compute dtype.
+token over the unquantized and the quantized cache. If a bar is missed, layers move to finer steps, the worst first:
+int8 over the chunk, int8 over groups of 64 tokens, the compute dtype. The divergence that each layer causes alone gives
+the order of the moves, and the number of moves is found by doubling and bisection (`schemes`).
 
 Bars: mean KL divergence <= 0.001 nats, top-1 agreement >= 99 %. (llama.cpp measured 0.0002 nats for fp16 KV and 0.001
-for q8_0.)
+for q8_0.) Another most probable token is no disagreement where the distributions diverge by no more than the first bar:
+the two tokens are then as probable as each other, as often with flat distributions or in bf16.
+
+The cost is bounded by `BUDGET_SECONDS`. When they are over, the texts read so far are judged, at least one, and if the
+bars are missed, the coarsest coding that is known to meet them is taken: all layers in the compute dtype, at worst.
+Such a report is not complete; `Progress` carries what was scored to a later run, which goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.calibration.schemes import Moves, coarsest
 from desk_rag.kv.calibration.texts import GROUPS, PROBE, CalibrationGroup
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
@@ -29,7 +37,8 @@ from desk_rag.model.language_model import LanguageModel
 MAX_MEAN_KL = 1e-3
 MIN_TOP1 = 0.99
 _ANSWER_TOKENS = 24
-_STEPS = (LayerScheme(), LayerScheme(group=64), LayerScheme(raw=True))
+BUDGET_SECONDS = 60.0
+"""Time after which no further text is read and no further coding is tried."""
 _DRIFT_TOLERANCE = 0.02
 """Relative error of the probe's KV above which stored KV is considered stale: bf16 and fp32 of the same weights stay
 below it, another weight quantization or a broken kernel does not."""
@@ -42,7 +51,7 @@ class Score:
     mean_kl: float
     """KL(unquantized || quantized) of the next-token distribution, in nats."""
     top1: float
-    """Share of tokens with the same most probable next token."""
+    """Share of tokens with the same most probable next token, or with one that is as probable."""
     tokens: int
 
     @property
@@ -64,6 +73,49 @@ class GateReport:
     """Number of those groups whose answer over the quantized cache contains the code as well."""
     needles_expected: int
     """Number of groups whose answer over the unquantized cache contains the code that was asked for."""
+    complete: bool = True
+    """False if time ran out before all texts were read, or before a coarser coding was tried."""
+
+    @property
+    def notice(self) -> str:
+        """Sentence about a measurement that did not come to its end; else empty."""
+        if self.complete:
+            return ""
+        exact = sum(layer.raw for layer in self.scheme.layers)
+        if not exact:
+            return "What caches cost this model was measured on a part of the texts: there was no time for more."
+        return (
+            "There was no time to measure how coarsely this model's caches may be coded:"
+            f" {exact} of {len(self.scheme.layers)} layers are kept as they were computed, which takes more disk."
+            " The measurement goes on at the next start, unless there are caches by then."
+        )
+
+
+@dataclass(slots=True)
+class Progress:
+    """Results of an unfinished measurement, and the listener that hears how it goes on."""
+
+    moves: Moves = field(default_factory=Moves)
+    say: Callable[[str], None] = lambda text: None
+    """Called with a line that names the step in progress."""
+    budget: float = BUDGET_SECONDS
+    _end: float = 0.0
+    _started: float = 0.0
+
+    def start(self) -> None:
+        """Begin to count the time."""
+        self._started = time.monotonic()
+        self._end = self._started + self.budget
+
+    @property
+    def over(self) -> bool:
+        """True when the time is spent."""
+        return time.monotonic() >= self._end
+
+    def step(self, text: str) -> None:
+        """Name the step that begins now."""
+        spent = time.monotonic() - self._started
+        self.say(f"first use: measuring caches, {text} ({spent:.0f} of about {self.budget:.0f} s) …")
 
 
 class _GroupRun:
@@ -71,10 +123,11 @@ class _GroupRun:
 
     def __init__(self, model: LanguageModel, prefix: PrefixKV, group: CalibrationGroup) -> None:
         self.model, self.prefix, self.group = model, prefix, group
-        ids = [model.prompt.chunk_ids(text) for text in group.chunks]
+        question = model.prompt.question_ids(group.question)
+        room = model.spec.max_context - prefix.num_tokens - len(question) - _ANSWER_TOKENS
+        ids = _fitting([model.prompt.chunk_ids(text) for text in group.chunks], room)
         self.chunks = [prefill_chunk(model, prefix, chunk) for chunk in ids]
         self.plan = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
-        question = model.prompt.question_ids(group.question)
         size = self.plan.num_slots + len(question) + _ANSWER_TOKENS
         self.tables: RotaryTables = build_tables(model, size)
         self.cache = SlabCache(model, size)
@@ -102,6 +155,15 @@ class _GroupRun:
         stitch(self.model, self.plan, self.prefix, chunks, self.tables, self.cache, shift)
 
 
+def _fitting(chunks: Sequence[list[int]], room: int) -> list[list[int]]:
+    """Return the first chunks that a short window has room for; the first alone may be cut."""
+    fitting = [chunks[0][:room]]
+    for chunk in chunks[1:]:
+        if sum(map(len, fitting)) + len(chunk) <= room:
+            fitting.append(chunk)
+    return fitting
+
+
 def greedy(model: LanguageModel, cache: SlabCache, question: Sequence[int], position: int, limit: int) -> list[int]:
     """Token ids of the greedy answer to `question`, read at `position`: up to a stop id or `limit` tokens."""
     ids, answer = list(question), list[int]()
@@ -116,19 +178,55 @@ def greedy(model: LanguageModel, cache: SlabCache, question: Sequence[int], posi
     return answer
 
 
-def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CalibrationGroup] = GROUPS) -> GateReport:
-    """Choose the coding of every layer; takes 16 chunk prefills and a few dozen question prefills."""
-    runs = [_GroupRun(model, prefix, group) for group in groups]
-    scheme = QuantScheme.uniform(model.spec.num_layers)
-    expected = [c for c in runs if c.group.needle in model.prompt.decode(c.answer)]
-    plain = score = _score(runs, scheme)
-    needles = sum(c.finds_needle(c.coded(scheme)) for c in expected)
-    while not (score.passes and needles == len(expected)) and any(not layer.raw for layer in scheme.layers):
-        scheme = _coarsest_layer_finer(runs, scheme)
-        score = _score(runs, scheme)
-        needles = sum(c.finds_needle(c.coded(scheme)) for c in expected)
+def run_gate(
+    model: LanguageModel,
+    prefix: PrefixKV,
+    groups: Sequence[CalibrationGroup] = GROUPS,
+    progress: Progress | None = None,
+) -> GateReport:
+    """Choose the coding of every layer; takes 16 chunk prefills and a few dozen question prefills, if there is time."""
+    progress = progress or Progress()
+    progress.start()
+    layers = model.spec.num_layers
+    runs = list[_GroupRun]()
+    for number, group in enumerate(groups, 1):
+        if runs and progress.over:
+            break
+        progress.step(f"text {number} of {len(groups)}")
+        runs.append(_GroupRun(model, prefix, group))
+    expected = [run for run in runs if run.group.needle in model.prompt.decode(run.answer)]
+
+    def measure(scheme: QuantScheme) -> tuple[Score, int]:
+        return _score(runs, scheme), sum(run.finds_needle(run.coded(scheme)) for run in expected)
+
+    def passes(scheme: QuantScheme) -> bool:
+        results[scheme] = measure(scheme)
+        score, needles = results[scheme]
+        return score.passes and needles == len(expected)
+
+    def divergence_alone(index: int, layer: LayerScheme) -> float:
+        """KL if only this layer is quantized."""
+        progress.step(f"layer {index + 1} of {layers} as {layer.label}")
+        raw = (LayerScheme(raw=True),) * layers
+        return _score(runs, QuantScheme((*raw[:index], layer, *raw[index + 1 :]))).mean_kl
+
+    results: dict[QuantScheme, tuple[Score, int]] = {}
+    plain = QuantScheme.uniform(layers)
+    progress.step("caches in 8 bits")
+    if passes(plain):
+        chosen, searched = plain, True
+    else:
+        chosen, searched = coarsest(layers, progress.moves, divergence_alone, passes, lambda: progress.over)
+    if chosen not in results:  # all layers as they were computed, which nothing was lost from
+        results[chosen] = (Score(mean_kl=0.0, top1=1.0, tokens=results[plain][0].tokens), len(expected))
+    score, needles = results[chosen]
     return GateReport(
-        scheme=scheme, score=score, plain_score=plain, needles_found=needles, needles_expected=len(expected)
+        scheme=chosen,
+        score=score,
+        plain_score=results[plain][0],
+        needles_found=needles,
+        needles_expected=len(expected),
+        complete=searched and len(runs) == len(groups),
     )
 
 
@@ -165,24 +263,9 @@ def _score(runs: Sequence[_GroupRun], scheme: QuantScheme) -> Score:
     for run in runs:
         coded = run.logits(run.coded(scheme))
         exact_log, coded_log = run.exact.log_softmax(-1), coded.log_softmax(-1)
-        divergence += float((exact_log.exp() * (exact_log - coded_log)).sum())
-        agree += int((run.exact.argmax(-1) == coded.argmax(-1)).sum())
+        by_token = (exact_log.exp() * (exact_log - coded_log)).sum(-1)
+        divergence += float(by_token.sum())
+        same = (run.exact.argmax(-1) == coded.argmax(-1)) | (by_token <= MAX_MEAN_KL)
+        agree += int(same.sum())
         tokens += coded.shape[0]
     return Score(mean_kl=max(divergence / tokens, 0.0), top1=agree / tokens, tokens=tokens)
-
-
-def _coarsest_layer_finer(runs: Sequence[_GroupRun], scheme: QuantScheme) -> QuantScheme:
-    """Move the layer whose quantization alone causes the largest divergence one step finer."""
-    raw = (LayerScheme(raw=True),) * len(scheme.layers)
-    worst, worst_kl = 0, -1.0
-    for index, layer in enumerate(scheme.layers):
-        if layer.raw:
-            continue
-        alone = QuantScheme((*raw[:index], layer, *raw[index + 1 :]))
-        divergence = _score(runs, alone).mean_kl
-        if divergence > worst_kl:
-            worst, worst_kl = index, divergence
-    finer = _STEPS[_STEPS.index(scheme.layers[worst]) + 1]
-    layers = list(scheme.layers)
-    layers[worst] = finer
-    return replace(scheme, layers=tuple(layers))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, _GroupRun, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, Progress, _GroupRun, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.schemes import Moves
 from desk_rag.kv.calibration.texts import GROUPS, CalibrationGroup
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.types import ChunkKV, QuantizedKV
@@ -26,6 +27,16 @@ SHORT = tuple(
 )
 
 
+def sharp_model() -> LanguageModel:
+    """Return a model whose attention is so sharp that keys in int8 change it."""
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+    with torch.no_grad():
+        for layer in model.decoder_layers:
+            layer.self_attn.q_proj.weight.mul_(12)
+            layer.self_attn.q_proj.bias.mul_(12)
+    return model
+
+
 def test_the_reader_passes_with_int8_everywhere_and_finds_every_code(reader: LanguageModel) -> None:
     report = run_gate(reader, prefill_prefix(reader))
     assert report.scheme.label == "int8*10"
@@ -38,16 +49,61 @@ def test_the_reader_passes_with_int8_everywhere_and_finds_every_code(reader: Lan
 
 def test_a_model_that_int8_would_harm_falls_back_until_it_passes() -> None:
     """Queries scaled far up make attention so sharp that int8 keys change it; single layers must go finer, then raw."""
-    model = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
-    with torch.no_grad():
-        for layer in model.decoder_layers:
-            layer.self_attn.q_proj.weight.mul_(12)
-            layer.self_attn.q_proj.bias.mul_(12)
+    model = sharp_model()
     report = run_gate(model, prefill_prefix(model), SHORT)
     assert not report.plain_score.passes
     assert report.scheme.label != "int8*3"
     assert report.score.passes
     assert report.score.mean_kl < report.plain_score.mean_kl
+
+
+def test_a_measurement_without_time_reads_one_text_and_takes_what_loses_nothing() -> None:
+    model = sharp_model()
+    progress = Progress(budget=0.0)
+    report = run_gate(model, prefill_prefix(model), SHORT, progress)
+    assert report.scheme.label == "raw*3" and not report.complete
+    assert "3 of 3 layers" in report.notice
+    whole = run_gate(model, prefill_prefix(model), SHORT)
+    assert report.plain_score.tokens < whole.plain_score.tokens
+    assert whole.complete and not whole.notice and whole.scheme != report.scheme
+
+
+def test_a_short_window_reads_as_many_of_the_texts_as_it_has_room_for() -> None:
+    """A token per byte: four chunks of a group take about 1,300 tokens."""
+    model = build_model(next(family for family in FAMILIES if family.name == "llama"))
+    assert model.spec.max_context == 512
+    run = _GroupRun(model, prefill_prefix(model), GROUPS[0])
+    assert 1 <= len(run.chunks) < 4 and run.plan.num_slots + len(run.question) + 24 <= 512
+
+
+def test_an_interrupted_measurement_goes_on_with_what_it_has() -> None:
+    model = sharp_model()
+    lines, measured = list[str](), Moves()
+
+    def interrupt(line: str) -> None:
+        lines.append(line)
+        if "layer 3 of 3" in line:
+            raise KeyboardInterrupt
+
+    prefix = prefill_prefix(model)
+    with pytest.raises(KeyboardInterrupt):
+        run_gate(model, prefix, SHORT, Progress(measured, interrupt))
+    assert set(measured.alone) == {"0:int8", "1:int8"}
+    again = list[str]()
+    report = run_gate(model, prefix, SHORT, Progress(measured, again.append))
+    assert not any("layer 1 of 3 as int8 " in line or "layer 2 of 3 as int8 " in line for line in again)
+    assert report == run_gate(model, prefix, SHORT)
+    assert all("of about 60 s)" in line and len(line) < 80 for line in lines)
+
+
+def test_another_token_that_is_as_probable_is_no_disagreement() -> None:
+    """A model whose tokens are all as probable as each other: its best one is an accident of rounding."""
+    model = build_model(next(family for family in FAMILIES if family.name == "llama"))
+    with torch.no_grad():
+        model.module.lm_head.weight.mul_(1e-4)
+    report = run_gate(model, prefill_prefix(model), SHORT)
+    assert report.plain_score.top1 == 1.0
+    assert report.scheme.label == "int8*3"
 
 
 def test_a_code_that_is_lost_makes_the_coding_finer_although_the_scores_are_good(

@@ -9,8 +9,12 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
-from desk_rag.config import ModelSettings
+from desk_rag.answering.context import max_tokens, question_room
+from desk_rag.answering.writing.length import QUOTED_TOKENS
+from desk_rag.config import AnswerSettings, ModelSettings
+from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
 from tests.model.gguf.writing import reader_state, write_reader
@@ -91,6 +95,30 @@ def test_most_answers_are_those_of_the_safetensors(kind: Kind, tmp_path: Path) -
     answers = [answer(model, question) for question in QUESTIONS]
     equal = sum(one == other for one, other in zip(answers, answers_by_safetensors(), strict=True))
     assert equal >= FEWEST_EQUAL[kind]
+
+
+@pytest.mark.parametrize("window", [512, 8192])
+def test_a_short_window_takes_smaller_passages_and_a_long_one_is_used(window: int, tmp_path: Path) -> None:
+    file = tmp_path / "reader.gguf"
+    write_reader(file, Kind.Q8_0, max_position_embeddings=window)
+    model = load_model(ModelSettings(name=str(file), device="cpu"))
+    assert model.spec.max_context == window
+    size = model.prompt.chunk_size
+    assert size.largest == min(280, window // 4) and size.smallest < size.target < size.largest
+    room = prefill_prefix(model).num_tokens + question_room(model) + QUOTED_TOKENS
+    assert size.largest <= max_tokens(AnswerSettings(), model, room) <= window - room
+
+
+def test_a_window_without_room_for_a_passage_is_refused_with_its_size(tmp_path: Path) -> None:
+    file = tmp_path / "reader.gguf"
+    write_reader(file, Kind.Q8_0, max_position_embeddings=512)
+    model = load_model(ModelSettings(name=str(file), device="cpu"))
+    with pytest.raises(UnsupportedModel, match="at most 512 tokens") as refused:
+        max_tokens(AnswerSettings(max_new_tokens=300), model, 450)
+    assert refused.value.remedy == "Lower max_new_tokens under [answer]."
+    with pytest.raises(UnsupportedModel) as refused:
+        max_tokens(AnswerSettings(), model, 450)
+    assert "longer context" in refused.value.remedy
 
 
 def state_of_embeddings(model: LanguageModel) -> torch.nn.Parameter:

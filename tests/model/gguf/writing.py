@@ -26,9 +26,9 @@ def reader_state() -> dict[str, torch.Tensor]:
     return {name: tensor.float() for name, tensor in row_int8.read(READER / "model.safetensors").items()}
 
 
-def write_reader(file: Path, kind: Kind) -> dict[str, torch.Tensor]:
+def write_reader(file: Path, kind: Kind, **changes: Any) -> dict[str, torch.Tensor]:
     """The embedded reader as a GGUF file; returns its weights as de-quantising must give them back."""
-    fields = json.loads((READER / "config.json").read_text())
+    fields = json.loads((READER / "config.json").read_text()) | changes
     writer = gguf.GGUFWriter(file, "qwen3")
     add_shape(writer, fields)
     add_tokenizer(writer, json.loads((READER / "tokenizer.json").read_text()), eos=fields["eos_token_id"])

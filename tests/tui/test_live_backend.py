@@ -340,6 +340,22 @@ def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
     assert "Traceback" not in log.read_text()
 
 
+def test_without_a_folder_the_ui_opens_those_in_the_index(tmp_path: Path) -> None:
+    folder = tmp_path / "lighthouse"
+    folder.mkdir()
+    (folder / "lamp.txt").write_text("The lamp turns every nine seconds.\n", encoding="utf-8")
+    program = ["-m", "desk_rag", "--data-dir", str(tmp_path / "data")]
+    subprocess.run([sys.executable, *program, "index", str(folder), "--no-kv"], check=True, capture_output=True)
+    terminal = Terminal(program, columns=118, rows=32)
+    try:
+        terminal.until(lambda: "lighthouse" in terminal.text and "1 file" in terminal.text, 90)
+        assert "No folder is chosen" not in terminal.text
+        terminal.signal(signal.SIGTERM)
+        assert terminal.wait(20) == 143
+    finally:
+        terminal.close()
+
+
 async def test_index_ask_and_compare(backend: LiveBackend, place: tuple[Settings, Path]) -> None:
     app = DeskRagApp(backend, [place[1]])
     async with app.run_test(size=(118, 32)) as pilot:

@@ -318,6 +318,19 @@ def test_other_weights_under_the_embedded_name_are_refused(tmp_path: Path) -> No
     assert caught.value.remedy == "Reinstall it."
 
 
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_vectors(embedder: Embedder) -> None:
+    on_gpu = load_embedder(ModelSettings(device="cuda"))
+    texts = ["The rent is due on 1 May.", "Bees, in closed hives, travel on the foredeck."]
+    here, there = embedder.encode_chunks(texts), on_gpu.encode_chunks(texts)
+    assert float((here.vectors * there.vectors).sum(1).min()) > 0.999
+    question = "When do we pay for the flat?"
+    assert float(embedder.encode_question(question).vector @ on_gpu.encode_question(question).vector) > 0.999
+    assert on_gpu.fingerprint == embedder.fingerprint
+    assert here.tokens is not None and there.tokens is not None
+    assert [len(one) for one in here.tokens] == [len(one) for one in there.tokens]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has an NVIDIA GPU")
 def test_a_demanded_gpu_that_is_not_there_is_a_clear_error() -> None:
     with pytest.raises(ConfigError, match="NVIDIA"):

@@ -8,6 +8,7 @@ what they read with `without_terminal_codes`, so that they are neither indexed n
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,3 +80,11 @@ def home_path(path: Path) -> str:
     """Return `path` with '~' for the home folder."""
     home = Path.home()
     return clean_name(str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path))
+
+
+def quoted_path(path: Path) -> str:
+    """Return `path` as an argument of a shell command, with '~' for the home folder outside the quotes."""
+    home = Path.home()
+    if path == home or not path.is_relative_to(home):
+        return shlex.quote(str(path))
+    return f"~/{shlex.quote(str(path.relative_to(home)))}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from desk_rag.documents.volumes import Mounts
 from desk_rag.ingest.events import Notice
-from desk_rag.sanitize import home_path, shown_path
+from desk_rag.sanitize import home_path, quoted_path, shown_path
 from desk_rag.store.presence import AbsentFolder, Presence
 from desk_rag.store.store import Store
 
@@ -102,7 +102,7 @@ def _gone(folder: AbsentFolder) -> Notice:
         kept = f"; {documents} kept and still found"
     remedy = "Connect its drive, or put the folder back: it is then looked through by itself."
     if folder.documents:
-        remedy += f" To forget it instead: desk-rag purge {place}"
+        remedy += f" To forget it instead: desk-rag purge {quoted_path(folder.path)}"
     is_named = home_path(folder.path) in folder.reason  # it says no more than that the folder is not there
     why = "" if is_named else f" ({folder.reason})"
     return Notice(f"{FOLDER}{folder.path}", f"{place} is not there{why}{kept}.", remedy)

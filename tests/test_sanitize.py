@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desk_rag.sanitize import clean, home_path, shown_path
+from desk_rag.sanitize import clean, home_path, quoted_path, shown_path
 
 ESC, BEL, ST, C1_ST = "\x1b", "\x07", "\x1b\\", "\x9c"
 
@@ -120,3 +121,14 @@ def test_paths_read_the_same_in_the_home_folder_as_elsewhere(tmp_path: Path, mon
     assert shown_path(settings_file) == "~/.config/desk-rag/config.toml" and shown_path(project / "a.md") == "a.md"
     assert shown_path(settings_file, [tmp_path / ".config"]) == "desk-rag/config.toml"
     assert home_path(tmp_path / "new\nline.txt") == "~/new⟨U+000A⟩line.txt"
+
+
+def test_a_path_in_a_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("plain", "mail/01 windows late.eml", "it's $HOME.txt"):
+        path = tmp_path / name
+        pasted = subprocess.run(
+            ["sh", "-c", f"printf %s {quoted_path(path)}"], capture_output=True, text=True, check=True
+        )
+        assert pasted.stdout == str(path)
+    assert quoted_path(Path("/a b")) == "'/a b'"

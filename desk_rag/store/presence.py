@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState
 from desk_rag.documents.volumes import Mounts, Volume, mount_absence, root_absence
-from desk_rag.sanitize import shown_path
+from desk_rag.sanitize import quoted_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -36,11 +36,10 @@ class AbsentFolder:
         kept = "1 document is" if self.documents == 1 else f"{self.documents:,} documents are"
         return f"{self.reason}; its {kept} kept and still found (`desk-rag purge FOLDER` removes them)"
 
-
     @property
     def unread(self) -> str:
         """Say why a file is not read that is at its path now, and what would read it."""
-        place = shown_path(self.path)
+        place = quoted_path(self.path)
         return f"not read, because {self.reason}: `desk-rag purge {place}` forgets the old one, and `index` reads this"
 
 

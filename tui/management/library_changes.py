@@ -18,7 +18,7 @@ from desk_rag.errors import ConfigError, StoreError, StoreLocked
 from desk_rag.indexer.resident import exclusion as rules_of_user
 from desk_rag.indexer.resident.exclusion import EXCLUDE, rules_in, with_rules
 from desk_rag.indexer.resident.protocol import NoResident
-from desk_rag.sanitize import shown_path
+from desk_rag.sanitize import quoted_path, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -102,7 +102,7 @@ class LibraryChanges:
 
         if not knows(self._session.settings.data_dir, path):
             return ""
-        return f" Saved chats still hold answers from it: `desk-rag purge {shown_path(path)}` deletes them, too."
+        return f" Saved chats still hold answers from it: `desk-rag purge {quoted_path(path)}` deletes them, too."
 
     def _allow(self, exclusion: Exclusion) -> str:
         now = self._set_rules(self._rules(without=exclusion.rule))

@@ -20,6 +20,7 @@ from desk_rag.answering.requirements.correspondence import asks_of_letters, is_h
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
@@ -89,7 +90,10 @@ _NO_CAUSE = 1.5
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 _OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
-"""The same where it says that something is over, or is about another thing; see "What holds now" in bench/LOG.md."""
+"""The same where it says that something is over or only planned, or is about another thing.
+
+See "What holds now" in bench/LOG.md.
+"""
 
 
 class Objections:
@@ -110,6 +114,7 @@ class Objections:
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
         self._holds = asks_what_holds(question)
+        self._done = asks_when_done(question)
         self._no_header = not of_event and not asks_of_letters(question)
 
     def penalty(self, sentence: str) -> float:
@@ -132,6 +137,7 @@ class Objections:
         if _SEVERAL_CONSTANTS.search(sentence) or (self._plain and _CODE_LINE.search(plain)):
             lost += _CODE
         lost += _OVER * (self._holds and is_over(sentence, date.today()))
+        lost += _OVER * (self._done and only_planned(sentence))
         return lost + _CONTRARY * is_contrary(self._question, sentence)
 
     def of_cause(self, sentence: str) -> float:

@@ -37,6 +37,8 @@ HOME = Place("It goes to Nasreen, who was first on the waiting list.", "minutes"
         ("Where is the lunch in Whitby?", "The Magpie", LUNCH, False),
         ("Who had it before?", "the waiting list", HOME, True),
         ("How much is in the account?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), True),
+        ("How much is the retention?", "5 per cent", Place("Retention is 5 per cent until the end.", "c", 0), False),
+        ("When was the pool opened?", "3 May", Place("The pool was to be opened on 3 May.", "c", 0), True),
         ("What interest does the account pay?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), False),
     ],
 )

@@ -150,3 +150,14 @@ def test_readings_of_a_meter_make_no_sum_without_doubt(store: Store) -> None:
     assert answer is not None
     assert answer.doubtful
     assert "“meter-readings” may hold readings of a meter, which make no sum." in answer.text
+
+
+def test_a_line_with_day_or_means_says_that_an_invoice_is_paid(tmp_path: Path) -> None:
+    lines = ("Paid 4 March 2024", "Paid by card", "Paid: 20/03/2023 by bank transfer", "Paid March 5, 2024", "Unpaid")
+    head = "Hale Surveys\nInvoice {0}\nDate: 2 May 2023\nTo: Judith Farrow\nTotal: £340.00\n"
+    files = {f"in/Hale {number}.txt": head.format(f"H-{number}") + f"{line}\n" for number, line in enumerate(lines)}
+    with _index(tmp_path, files) as opened:
+        answer = _asked(opened, "Which invoices are unpaid?")
+    assert answer is not None
+    assert answer.text.startswith("1 invoice that is not paid; there are 5 in all:")
+    assert "whether" not in answer.text

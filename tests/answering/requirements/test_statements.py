@@ -10,6 +10,7 @@ from desk_rag.answering.requirements.objections import Objections
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 
 TODAY = date(2026, 3, 1)
@@ -86,3 +87,25 @@ def test_a_diary_says_its_day_above_the_entry() -> None:
     objections = Objections("When did two swim?")
     assert objections.penalty("Two swam.") + objections.of_origin(LOG, "Two swam.") == 0
     assert objections.penalty("Two swam.") > 0
+
+
+@pytest.mark.parametrize(
+    ("sentence", "planned"),
+    [
+        ("The annex was to be finished on 29 September 2023.", True),
+        ("The painting should be done by 4 June 2024.", True),
+        ("The pool is due to open on 3 May 2024.", True),
+        ("The pool was due to open on 3 May 2024, but it opened on 9 May 2024.", False),
+        ("The annex was finished on 10 November 2023.", False),
+    ],
+)
+def test_a_plan_does_not_say_when_something_was_done(sentence: str, planned: bool) -> None:
+    assert only_planned(sentence) is planned
+    assert (Objections("When was it finished?").penalty(sentence) >= 5) is planned
+    assert Objections("When was it due to be finished?").penalty(sentence) < 5
+
+
+def test_only_questions_for_what_was_done_ask_when_it_was() -> None:
+    assert asks_when_done("On what day was the pool opened?")
+    assert not asks_when_done("When is the pool opened?")
+    assert not asks_when_done("When was the pool to be opened?")

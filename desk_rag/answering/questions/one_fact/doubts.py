@@ -8,12 +8,15 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _SHARE = re.compile(r"\d\s?(?:%|per\s?cent\b)", re.I)
 _ASKS_SHARE = re.compile(
     r"%|\b(?:per\s?cent(?:age)?|share|rate|interest|proportion|discount|part|raised?|rise|increase\w*)\b", re.I
 )
+_NAMED_BEFORE = re.compile(r"(?P<thing>[^\W\d_]+)(?:\s+(?:is|are|was|were|of)|\s*[:=])\s+(?:now\s+|about\s+)?$", re.I)
+"""The thing that a value is of: 'The retention is 5 per cent'."""
 _AT = re.compile(r"\b(?:on|in|at|onto|into|under)\s+$", re.I)
 _THING = re.compile(r"(?:the|an?|our|my)\s+[a-z]", re.I)
 _SUPERLATIVE_OF = re.compile(
@@ -40,12 +43,21 @@ _OWN_KIND = re.compile(r"\b(?:of|for|on)\s+(?:my|our)\s+(?P<kind>[a-z]{3,})\s+(?
 def reason(question: str, answer: str, quote: str, place: Place) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
     kind = kind_asked(question)
-    if kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER) and _SHARE.search(answer) and not _ASKS_SHARE.search(question):
+    asks_number = kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER) and not _ASKS_SHARE.search(question)
+    if asks_number and _SHARE.search(answer) and not _is_of_thing_asked(question, answer, quote):
         return f"The question asks for a number, and “{answer}” is a share"
+    if asks_when_done(question) and only_planned(quote):
+        return "The question asks when it was done, and the quote says what was planned"
     before = quote[: max(0, quote.find(answer))]
     if question.lower().startswith("who") and _THING.match(answer.strip()) and _AT.search(before):
         return f"The question asks for a person, and “{answer}” is a place or thing"
     return "" if asks_whether(question) else _of_another_thing(question, quote, place)
+
+
+def _is_of_thing_asked(question: str, answer: str, quote: str) -> bool:
+    """True if the quote says of the thing that the question names that it is this share."""
+    named = _NAMED_BEFORE.search(quote[: max(0, quote.find(answer))])
+    return named is not None and bool(content_stems(named["thing"]) & content_stems(question))
 
 
 def unit_meant(question: str, answer: str, quote: str) -> str:

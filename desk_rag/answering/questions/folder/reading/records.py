@@ -39,7 +39,8 @@ _NOT_PAID = re.compile(
 _PAID = re.compile(r"\b(?:paid|settled|closed|yes|done)\b", re.I)
 _PAID_LINE = re.compile(
     r"^\W*(?:(?:was\s+)?(?:already\s+)?paid|payment\s+received)"
-    r"(?:\s+(?:on|in\s+full|in\s+cash|cash|by|with|from|via|through|at\s+once)\b.*|\W*)$",
+    r"(?:\s+(?:on|in\s+full|in\s+cash|cash|by|with|from|via|through|at\s+once)\b.*"
+    r"|:?\s+(?P<day>(?=\S*\d|[^\W\d_]+\.?\s+\d).*)|\W*)$",
     re.I,
 )
 _NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
@@ -153,14 +154,17 @@ class Record:
         for field in self.fields:
             if _STATUS.match(field.label):
                 answer = False if _NOT_PAID.search(field.value) else True if _PAID.search(field.value) else None
-                if answer is not None or dates(field.value):
+                if answer is not None or any(all_dates(field.value)):
                     return (True if answer is None else answer), field.quote, field.passage
         for passage in self.passages:
             for line in passage.chunk.text.split("\n"):
                 for sentence in re.split(r"(?<=[.!;])\s+", line):
                     if re.search(r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b", sentence, re.I):
                         return False, sentence, passage
-                    if _PAID_LINE.match(sentence):
+                    line_of_payment = _PAID_LINE.match(sentence)
+                    if line_of_payment is not None and (
+                        not line_of_payment["day"] or any(all_dates(line_of_payment["day"]))
+                    ):
                         return True, sentence, passage
         return None, "", None
 

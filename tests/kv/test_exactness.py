@@ -78,6 +78,8 @@ def half_precision_errors(family: Family, dtype: torch.dtype, device: torch.devi
     return errors[0], errors[1]
 
 
+LARGEST_REFERENCE = 0.25
+"""Above it the reference itself is wrong; granite-moe with random weights has 0.17 in bf16, others at most 0.06."""
 MOST_OF_REFERENCE = 2.0
 """Most that the stitched logits' error may be of transformers' own in the same precision; both are rounding."""
 
@@ -86,7 +88,7 @@ MOST_OF_REFERENCE = 2.0
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 def test_stitching_in_half_precision_errs_as_little_as_transformers(family: Family, dtype: torch.dtype) -> None:
     error, reference = half_precision_errors(family, dtype, torch.device("cpu"))
-    assert 0.0 < reference < 0.1
+    assert 0.0 < reference < LARGEST_REFERENCE
     assert error < MOST_OF_REFERENCE * reference
 
 

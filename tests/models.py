@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
+import torch
 
 from desk_rag.answering.generation import Token, decode
 from desk_rag.bench.models.tiny_models import (
@@ -21,6 +23,7 @@ from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.model.language_model import LanguageModel
 
 __all__ = [
+    "DEVICE",
     "FAMILIES",
     "SPECIALS",
     "VOCABULARY",
@@ -29,8 +32,12 @@ __all__ = [
     "byte_prompt",
     "byte_tokenizer",
     "each_family",
+    "on_device",
     "stream",
 ]
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Where Triton's kernels run: on a GPU they are compiled, without one they are interpreted on the CPU."""
 
 _IN_EVERY_RUN = {
     "llama": "nothing but RoPE over whole heads",
@@ -59,6 +66,11 @@ each_family = pytest.mark.parametrize(
     ],
 )
 """A test of every family; those without a property of their own are marked `slow`."""
+
+
+def on_device(model: LanguageModel, device: torch.device = DEVICE) -> LanguageModel:
+    """Return the model with its weights on another device."""
+    return replace(model, module=model.module.to(device), device=device)
 
 
 def stream(

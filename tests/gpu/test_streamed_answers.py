@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.answer_world import (
     make_world,
     streamed,
 )
-from tests.models import FAMILIES, Family, build_model
+from tests.models import FAMILIES, Family, build_model, on_device
 from tests.whole_files import WholeFiles
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
@@ -142,8 +142,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "reader":
         return Case(make_world(root, DEVICE), 0.3, True)
     tiny = build_model(with_longer_context(next(family for family in FAMILIES if family.name == request.param)))
-    model = replace(tiny, module=tiny.module.to(DEVICE), device=torch.device(DEVICE))
-    return Case(make_world(root, DEVICE, model), 0.05, False)
+    return Case(make_world(root, DEVICE, on_device(tiny)), 0.05, False)
 
 
 def with_longer_context(family: Family) -> Family:

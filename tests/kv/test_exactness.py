@@ -3,8 +3,6 @@ code."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -18,7 +16,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.model.language_model import LanguageModel
 from tests.kv.oracle import masked_forward, plain_forward
-from tests.models import FAMILIES, Family, build_model, each_family
+from tests.models import FAMILIES, Family, build_model, each_family, on_device
 
 TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
 QUESTION = "When is rent due?"
@@ -70,9 +68,7 @@ def test_stitched_equals_masked_forward(family: Family, record_property: pytest.
 def half_precision_errors(family: Family, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
     """Relative errors against fp32 on the CPU: of the stitched logits, and of transformers' masked forward pass."""
     exact, chosen = question_logits(build_model(family), TEXTS)
-    half = build_model(family, dtype)
-    half.module.to(device)
-    half = replace(half, device=device)
+    half = on_device(build_model(family, dtype), device)
     starts = [placement.position for placement in chosen.placements]
     with device:
         stitched, _ = question_logits(half, TEXTS)
@@ -82,6 +78,8 @@ def half_precision_errors(family: Family, dtype: torch.dtype, device: torch.devi
     return errors[0], errors[1]
 
 
+LARGEST_REFERENCE = 0.25
+"""Above it the reference itself is wrong; granite-moe with random weights has 0.17 in bf16, others at most 0.06."""
 MOST_OF_REFERENCE = 2.0
 """Most that the stitched logits' error may be of transformers' own in the same precision; both are rounding."""
 
@@ -90,7 +88,7 @@ MOST_OF_REFERENCE = 2.0
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 def test_stitching_in_half_precision_errs_as_little_as_transformers(family: Family, dtype: torch.dtype) -> None:
     error, reference = half_precision_errors(family, dtype, torch.device("cpu"))
-    assert 0.0 < reference < 0.1
+    assert 0.0 < reference < LARGEST_REFERENCE
     assert error < MOST_OF_REFERENCE * reference
 
 

@@ -23,7 +23,7 @@ from desk_rag.kv.kernels.fused_inputs import TokenSlots
 from desk_rag.kv.kernels.fused_ops import TorchOps
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
-from tests.models import FAMILIES, Family, build_model
+from tests.models import DEVICE, FAMILIES, Family, build_model, on_device
 
 BY_NAME = {family.name: family for family in FAMILIES}
 PLAIN = ["llama", "llama-llama3", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral"]
@@ -88,10 +88,10 @@ def rows_of(model: LanguageModel, rows: int, capacity: int) -> SlabRows:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0), (1,)])
 def test_questions_of_any_length_and_context_are_one_pass(order: tuple[int, ...], by_kernel: bool) -> None:
     """Each one's logits, and its row of the slabs, are those of a pass of its own."""
-    model = build_model(BY_NAME["qwen3"])
-    prompts, splits = [ids(count, seed=count) for count in (60, 45, 33)], (41, 40, 20)
+    model = on_device(build_model(BY_NAME["qwen3"]), DEVICE if by_kernel else torch.device("cpu"))
+    prompts, splits = [ids(count, seed=count).to(model.device) for count in (60, 45, 33)], (41, 40, 20)
     slabs = rows_of(model, 4, 100)
-    decoder = FusedDecoder(model, slabs.layers, build_tables(model, 100))
+    decoder = FusedDecoder(model, slabs.layers, build_tables(model, 100), graphs=False)
     if by_kernel:  # which reads from memory where each question is
         decoder._split = FlashDecoding(
             model.spec.num_heads, model.spec.num_kv_heads, model.spec.head_dim, torch.float32, model.device,
@@ -339,9 +339,7 @@ def test_models_with_sliding_windows_are_left_to_transformers() -> None:
 @pytest.mark.parametrize("count", [1, 5, 19, 100])
 @pytest.mark.parametrize("layers", [0, 1, 2, 28])
 def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
-    model = build_model(BY_NAME["qwen2"], torch.bfloat16)
-    model.module.to("cuda")
-    model = LanguageModel(model.spec, model.module, model.prompt, torch.device("cuda"))
+    model = on_device(build_model(BY_NAME["qwen2"], torch.bfloat16))
     prompt = ids(50 + count).cuda()
     tables = build_tables(model, 512)
     outputs = []
@@ -370,9 +368,7 @@ def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
 @pytest.mark.parametrize("layers", [0, 2])
 @pytest.mark.parametrize("counts", [(1, 1, 1), (5, 19, 12), (100, 3, 64)])
 def test_graphs_of_several_questions_give_what_each_gives_alone(counts: tuple[int, ...], layers: int) -> None:
-    model = build_model(BY_NAME["qwen2"], torch.bfloat16)
-    model.module.to("cuda")
-    model = LanguageModel(model.spec, model.module, model.prompt, torch.device("cuda"))
+    model = on_device(build_model(BY_NAME["qwen2"], torch.bfloat16))
     slabs = rows_of(model, 4, 512)
     decoder = FusedDecoder(model, slabs.layers, build_tables(model, 512), layers_per_graph=layers)
     starts = (50, 111, 9)

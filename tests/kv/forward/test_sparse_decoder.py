@@ -25,7 +25,7 @@ from desk_rag.kv.recompute.attention_scores import question_attention
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.model.packed_linear import available, pack_linears
 from tests.kv.stitched_cases import TEXTS, Case, stitched_case
-from tests.models import FAMILIES, Family, build_model
+from tests.models import FAMILIES, Family, build_model, on_device
 
 LEAN = [family for family in FAMILIES if family.name.split("-")[0] in {"llama", "qwen2", "qwen3", "mistral"}
         and family.name != "mistral-sliding" and not family.property]  # fmt: skip
@@ -132,10 +132,10 @@ def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
     pytest.importorskip("triton")
     from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
-    model = build_model(BY_NAME["qwen3"])
+    model = on_device(build_model(BY_NAME["qwen3"]))
     fused, plain = stitched_case(model, TEXTS[:2]), stitched_case(model, TEXTS[:2])
     logits = run(fused, SparseDecoder.of(model, pack=True, ops=TritonOps()))
-    expected = run(plain)
+    expected = run(plain, SparseDecoder.of(model, pack=False, ops=TorchOps()))
     assert (logits - expected).abs().max().item() < 1e-4 * max(expected.std().item(), 1.0)
     for one, other in zip(fused.stitched.cache.layers, plain.stitched.cache.layers, strict=True):
         assert torch.allclose(one.keys, other.keys, atol=1e-4) and torch.allclose(one.values, other.values, atol=1e-4)
@@ -145,7 +145,7 @@ def test_kernels_that_do_not_fit_a_model_leave_torch_to_do_it(monkeypatch: pytes
     pytest.importorskip("triton")
     from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
-    model = build_model(BY_NAME["qwen3"])
+    model = on_device(build_model(BY_NAME["qwen3"]))
     monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.fused_ops_for", lambda device, dtype: TritonOps())
     fits = SparseDecoder.of(model)
     assert fits is not None and isinstance(fits.ops, TritonOps)

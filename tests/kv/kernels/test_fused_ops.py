@@ -19,10 +19,8 @@ from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, TorchOps, agrees, fused_ops_for
 from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 from desk_rag.kv.rope import build_tables
-from desk_rag.model.language_model import LanguageModel
-from tests.models import FAMILIES, build_model
+from tests.models import DEVICE, FAMILIES, build_model, on_device
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 UNTOUCHED = 777.0
 CAPACITY = 19
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -228,9 +226,7 @@ def test_without_a_gpu_the_reference_is_used() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_a_pass_with_the_kernels_has_the_models_own_logits(name: str) -> None:
-    model = build_model(next(family for family in FAMILIES if family.name == name))
-    model.module.to(DEVICE)
-    model = LanguageModel(model.spec, model.module, model.prompt, DEVICE)
+    model = on_device(build_model(next(family for family in FAMILIES if family.name == name)))
     prompt = torch.randint(5, 200, (1, 40), generator=torch.Generator().manual_seed(3)).to(DEVICE)
     theirs, mine = SlabCache(model, 40), SlabCache(model, 45)
     model.forward(prompt[0, :31], theirs, 0, logits=False)

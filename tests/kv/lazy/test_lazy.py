@@ -28,12 +28,11 @@ from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, LayerKV, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
-from tests.models import FAMILIES, build_model, stream
+from tests.models import DEVICE, FAMILIES, build_model, on_device, stream
 
 if TYPE_CHECKING:
     from desk_rag.kv.lazy.launcher import LazyKernel
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
 with_kernel = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 
@@ -338,16 +337,14 @@ def test_the_same_bytes_serve_two_positions() -> None:
 # Through a model -----------------------------------------------------------------------------------------------
 
 
-def moved(name: str) -> LanguageModel:
-    built = build_model(next(family for family in FAMILIES if family.name == name))
-    built.module.to(DEVICE)
-    return type(built)(spec=built.spec, module=built.module, prompt=built.prompt, device=DEVICE)
+def named(name: str) -> LanguageModel:
+    return on_device(build_model(next(family for family in FAMILIES if family.name == name)))
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral", "phi3-partial"])
 def test_answers_equal_those_over_a_materialised_cache(name: str) -> None:
     """Question prefill and three decode steps, with one layer that the gate kept raw; and back to normal afterwards."""
-    model = moved(name)
+    model = named(name)
     prefix = prefill_prefix(model)
     ids = [model.prompt.chunk_ids(text) for text in TEXTS]
     scheme = QuantScheme((LayerScheme(), LayerScheme(raw=True), LayerScheme(group=16)))
@@ -384,7 +381,7 @@ def test_answers_equal_those_over_a_materialised_cache(name: str) -> None:
 
 
 def test_composite_positions_are_served_too() -> None:
-    model = moved("llama")
+    model = named("llama")
     prefix = prefill_prefix(model)
     ids = [model.prompt.chunk_ids(text) for text in TEXTS]
     chunks = [quantize(prefill_chunk(model, prefix, chunk), QuantScheme.uniform(3)) for chunk in ids]
@@ -426,7 +423,7 @@ def test_the_reader_answers_as_over_a_materialised_cache(reader: LanguageModel) 
 
 def test_each_layer_waits_for_its_chunks() -> None:
     """Chunks whose memory is filled only when their layer asks; without asking, the answer would be another."""
-    model = moved("llama")
+    model = named("llama")
     prefix = prefill_prefix(model)
     ids = [model.prompt.chunk_ids(text) for text in TEXTS]
     scheme = QuantScheme((LayerScheme(), LayerScheme(raw=True), LayerScheme()))
@@ -468,7 +465,7 @@ def test_each_layer_waits_for_its_chunks() -> None:
 
 def test_ordinary_caches_are_served_as_before() -> None:
     """Once a model may run lazily, passes over other caches give the very same numbers."""
-    model = moved("qwen2")
+    model = named("qwen2")
     ids = torch.tensor(model.prompt.chunk_ids(TEXTS[0]), device=DEVICE)
     before = model.forward_all(ids, SlabCache(model, 64), 0)
     reference.enable(model)
@@ -477,7 +474,7 @@ def test_ordinary_caches_are_served_as_before() -> None:
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral-sliding"])
 def test_sliding_and_soft_capped_models_are_refused(name: str) -> None:
-    model = moved(name)
+    model = named(name)
     prefix = prefill_prefix(model)
     assert not supports(model)
     context = LazyContext((), (), build_tables(model, 64))

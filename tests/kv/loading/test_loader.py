@@ -31,9 +31,8 @@ from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV,
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.kv import header as kv_header
-from tests.models import FAMILIES, build_model
+from tests.models import DEVICE, FAMILIES, build_model, on_device
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SMALL = LoaderSettings(threads=2, waves=3, staging_bytes=1 << 22, resident_bytes=1 << 22)
 TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
 
@@ -385,9 +384,7 @@ def test_reading_is_exact_at_every_length(tmp_path: Path, direct: bool, length: 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3"])
 def model(request: pytest.FixtureRequest) -> LanguageModel:
-    built = build_model(next(family for family in FAMILIES if family.name == request.param))
-    built.module.to(DEVICE)
-    return type(built)(spec=built.spec, module=built.module, prompt=built.prompt, device=DEVICE)
+    return on_device(build_model(next(family for family in FAMILIES if family.name == request.param)))
 
 
 @pytest.mark.parametrize("broken", [False, True])

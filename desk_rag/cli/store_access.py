@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.cli import output as out
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError, StoreLocked, catalog_lost
+from desk_rag.errors import ConfigError, DeskRagError, StoreLocked, catalog_lost
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -24,6 +26,15 @@ _POLL_SECONDS = 0.1
 def exists(settings: Settings) -> bool:
     """Return whether anything was ever indexed into this data directory."""
     return (settings.data_dir / "catalog.sqlite").is_file()
+
+
+def indexed_before(settings: Settings) -> list[Path]:
+    """The folders in the index; none if it cannot be read now, which the UI says by itself."""
+    if not exists(settings):
+        return []
+    with contextlib.suppress(DeskRagError), open_store(settings, writer=False) as store:
+        return store.volumes.roots()
+    return []
 
 
 def nothing_indexed(settings: Settings, *, as_json: bool) -> int:

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.cli.signals import INTERRUPTED, STOPPED, ending_by_itself, stoppable
-from desk_rag.cli.store_access import exists, open_store
+from desk_rag.cli.store_access import exists, indexed_before, open_store
 from desk_rag.config import Settings, default_path
 from desk_rag.errors import (
     UNWRITABLE,
     ConfigError,
-    DeskRagError,
     ForeignPlace,
     StoreFull,
     StoreLocked,
@@ -70,7 +69,7 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     if folders:
         chosen = indexed_roots(settings, folders, files=False)
         check_not_excluded(settings, chosen, settings_file)
-    chosen = chosen or _indexed_before(settings)
+    chosen = chosen or indexed_before(settings)
     remedy = 'Without one: desk-rag ask "…" --folder FOLDER'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy=remedy)
@@ -90,15 +89,6 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     except BaseException:
         frame.give_back()
         raise
-
-
-def _indexed_before(settings: Settings) -> list[Path]:
-    """The folders in the index; none if it cannot be read now, which the UI says by itself."""
-    if not exists(settings):
-        return []
-    with contextlib.suppress(DeskRagError), open_store(settings, writer=False) as store:
-        return store.volumes.roots()
-    return []
 
 
 def _findings(settings: Settings) -> Iterator[Finding]:

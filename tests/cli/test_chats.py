@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sqlite3
 import stat
 import time
@@ -214,4 +215,5 @@ def test_excluding_a_file_says_that_saved_chats_still_hold_it(desk: Desk, tmp_pa
     assert "Saved chats" not in changes.exclude(changes.exclusion(dishwasher, desk.documents)).sentence
     assert "30 June 2027" in desk.run("ask", "When does the lease of the flat end?").out
     said = changes.exclude(changes.exclusion(lease, desk.documents)).sentence
-    assert f"Saved chats still hold answers from it: `desk-rag purge {lease}` deletes them, too" in said
+    command = f"desk-rag purge {shlex.quote(str(lease))}"
+    assert f"Saved chats still hold answers from it: `{command}` deletes them, too" in said

@@ -231,7 +231,7 @@ def test_the_options_of_an_answer_reach_the_engine(
 ) -> None:
     seen: list[AnswerSettings] = []
 
-    def noted(settings: Settings) -> NoReturn:
+    def noted(settings: Settings, _say: object) -> NoReturn:
         seen.append(settings.answer)
         raise ConfigError("enough was seen")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from desk_rag.answering import serving_model
-from desk_rag.answering.serving_model import _Record
 from tests.cli.test_store import Desk
 
 QUESTION = "What is the fine for camping in the Norrfell nature park?"
@@ -77,7 +77,7 @@ def test_an_export_of_another_model_is_refused_in_words(warm: Desk, export: Path
         return ran.err
 
     probe = type(record.probe)(record.probe.keys * 1.5, record.probe.values)
-    serving_model._write(record_file, _Record(record.gate, probe))
+    serving_model._write(record_file, replace(record, probe=probe))
     assert "computes other numbers with 'embedded'" in refused()
     record_file.rename(record_file.with_name(f"{'a' * 32}.safetensors"))
     assert "made by 'embedded'; the model here is 'embedded', or differs" in refused()

@@ -26,6 +26,7 @@ from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
 from desk_rag.model.layers import attention_layout, text_part
+from desk_rag.model.memory.page_locked import keep_embeddings_in_ram
 from desk_rag.model.memory.plan import SMALL_MODEL, cpu_has_bf16
 from desk_rag.model.on_cpu import placing
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -84,6 +85,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     # Last: the spec counts plain parameters, and an adapter that is merged needs them too.
     if pack:
         packed_linear.pack_linears(model.module)
+        keep_embeddings_in_ram(model.module)
     return model
 
 

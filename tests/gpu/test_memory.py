@@ -11,12 +11,18 @@ import torch
 
 from desk_rag.answering.kv_connector import tier_bytes
 from desk_rag.answering.strategy import attention_path
+from desk_rag.bench.models import shapes
 from desk_rag.config import AnswerSettings, ModelSettings
 from desk_rag.errors import OutOfMemory
+from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.positions import plan
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.rope import build_tables
 from desk_rag.model.loading import load_model
+from desk_rag.model.memory import page_locked
 from desk_rag.model.memory.device import free_gpu_bytes, release_unused
+from desk_rag.model.memory.page_locked import keep_embeddings_in_ram
 from tests.answer_world import BICYCLE, World, an_engine, ask, make_world
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
@@ -63,6 +69,31 @@ def test_a_model_that_does_not_fit_is_refused_with_a_remedy(leave: Callable[[int
     with pytest.raises(OutOfMemory) as refusal:
         load_model(ModelSettings(device="cuda"))
     assert "nf4" in refusal.value.remedy
+
+
+def test_input_embeddings_in_ram_change_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = shapes.build("small", GPU)
+    weight = model.module.get_input_embeddings().weight
+    words, taken = weight.detach().clone(), torch.cuda.memory_allocated(GPU)
+    prefix = prefill_prefix(model)
+    ids = shapes.random_ids(model, 1, 40)[0].tolist()
+
+    def first_logits() -> list[torch.Tensor]:
+        runner = ModelRunner(model, prefix, build_tables(model, 256), 256)
+        runner.prepare(ids[:16])
+        return [runner.whole(ids)().float().clone(), runner.run().forward([ids[3]], len(ids)).float().clone()]
+
+    before = first_logits()
+    release_unused(GPU)
+    assert keep_embeddings_in_ram(model.module) == 0, "a small table stays where memory is plenty"
+    monkeypatch.setattr(page_locked, "belongs_in_ram", lambda *_: True)
+    assert keep_embeddings_in_ram(model.module) == words.nbytes
+    moved = model.module.get_input_embeddings().weight
+    assert moved.device == GPU and torch.equal(moved, words)
+    del weight
+    assert torch.cuda.memory_allocated(GPU) <= taken
+    for expected, logits in zip(before, first_logits(), strict=True):
+        assert torch.equal(expected, logits)
 
 
 @pytest.mark.parametrize("left", [512 * MIB, 24 * MIB, 4 * MIB, 0])

@@ -30,6 +30,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.library.installed import Shape
 from desk_rag.model.loading import wrap
 from desk_rag.model.memory.device import free_gpu_bytes
+from desk_rag.model.memory.page_locked import keep_embeddings_in_ram
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def sizes_of(name: str) -> Shape:
     embeddings = (1 if shape.tied else 2) * shape.head_parameters
     return Shape(
         shape.family, shape.linear_parameters + embeddings, embeddings, shape.num_layers, shape.num_kv_heads,
-        shape.head_dim, 0,
+        shape.head_dim, 0, input_table_parameters=0 if shape.tied else shape.head_parameters,
     )  # fmt: skip
 
 
@@ -136,6 +137,7 @@ def build(
         for part_name, part in module.named_modules():
             if "bitsandbytes" not in type(part).__module__:
                 _fill(part, part_name, generator)
+    keep_embeddings_in_ram(module)
     return wrap(module, byte_prompt(), name=f"random {name}", directory=None, quantization=quantization)
 
 

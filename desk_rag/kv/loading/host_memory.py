@@ -7,7 +7,6 @@ because touching fresh memory takes longer than reading a cached file.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import random
 import threading
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from desk_rag.kv.loading.retention import Uses
+from desk_rag.model.memory.page_locked import page_lock
 
 BLOCK = 4096
 """Alignment of extents in bytes, as O_DIRECT requires of buffer, offset and length."""
@@ -47,7 +47,7 @@ class Arena:
     def __init__(self, nbytes: int, *, pinned: bool) -> None:
         nbytes = round_up(max(nbytes, BLOCK))
         self.memory = aligned(nbytes)
-        self.pinned = pinned and _page_lock(self.memory)
+        self.pinned = pinned and page_lock(self.memory)
         self._lock = threading.Lock()
         self._extents: list[Extent] = []
         self._published: dict[Hashable, Extent] = {}
@@ -174,16 +174,3 @@ def aligned(nbytes: int) -> torch.Tensor:
 def round_up(nbytes: int) -> int:
     """Round up to a multiple of 4,096."""
     return -(-nbytes // BLOCK) * BLOCK
-
-
-def _page_lock(memory: torch.Tensor) -> bool:
-    """Page-lock memory; False where CUDA refuses. torch's pinned allocator would round up to a power of two."""
-    if not torch.cuda.is_available():
-        return False
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    if int(runtime.cudaHostRegister(memory.data_ptr(), memory.shape[0], 0)) == 0:
-        return True
-    # CUDA keeps the error, and torch would report it at the next launch of this thread: clear it here.
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(1, device="cuda")
-    return False

@@ -41,6 +41,8 @@ class Shape:
     """False for a mixture of experts, of which a token reads only some."""
     full_attention: bool = True
     """No layer has a sliding window or capped scores, so that lazy attention can serve it."""
+    input_table_parameters: int = 0
+    """Those of the embeddings that are read by row only; 0 if the same tensor is the output matrix."""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -133,6 +135,7 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
         cpu_bytes=coded if dense else {},
         dense=dense,
         full_attention=not (config.get("attn_logit_softcapping") or _slides(config)),
+        input_table_parameters=table if heads_out else 0,
     )
 
 

@@ -33,6 +33,8 @@ _WORK_SPACE = 300_000_000
 """Allowance for logits, matrix products and CUDA graphs; on a CPU without the latter."""
 _CUDA_CONTEXT = 500_000_000
 _KEPT_SHARE, _MOST_KEPT = 0.25, 4 << 30
+_LARGE_TABLE_SHARE = 0.2
+"""Share of the memory left beside the weights above which input embeddings are kept in RAM."""
 
 CHARACTERS_PER_TOKEN = 4.0
 """Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
@@ -51,6 +53,11 @@ class ModelSizes(Protocol):
     @property
     def embedding_parameters(self) -> int:
         """Parameters that quantisation leaves at 16 bits."""
+        ...
+
+    @property
+    def input_table_parameters(self) -> int:
+        """Parameters of input embeddings that are not the output matrix as well; 0 if they are."""
         ...
 
     @property
@@ -141,6 +148,11 @@ def weight_bytes(sizes: ModelSizes, quantization: str, device: Device) -> int:
     return 2 * sizes.embedding_parameters + int(_PER_WEIGHT[quantization] * rest)
 
 
+def belongs_in_ram(table_bytes: int, left_bytes: int) -> bool:
+    """True if input embeddings on a GPU are large beside the memory that they and all other weights leave free."""
+    return table_bytes > _LARGE_TABLE_SHARE * left_bytes
+
+
 def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible: bool = True) -> MemoryPlan:
     """Plan one form of weights, in the steps that an engine takes: all passages, lazy attention, fewer passages."""
     most = min(_CONTEXT, max(_SMALLEST_CONTEXT, int(0.75 * sizes.window))) if sizes.window else _CONTEXT
@@ -183,8 +195,12 @@ def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = 
 def _parts(sizes: ModelSizes, quantization: str, device: Device, tokens: int, *, lazy: bool) -> dict[str, int]:
     width = 2 if device.on_gpu else 4 if quantization != "none" else device.weight_bytes
     slab_tokens = _OTHERS if lazy else tokens + _OTHERS
+    weights = weight_bytes(sizes, quantization, device)
+    table = 2 * sizes.input_table_parameters
+    if device.on_gpu and belongs_in_ram(table, device.free_bytes - _CUDA_CONTEXT - weights):
+        weights -= table
     parts = {
-        "weights": weight_bytes(sizes, quantization, device),
+        "weights": weights,
         "passages": width * slab_tokens * sizes.kv_bytes_per_token,
         "chunks being loaded": tokens * sizes.kv_bytes_per_token,
         "embedder and span scorer": _EMBEDDER,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag.kv.loading.host_memory import Arena, _page_lock
+from desk_rag.kv.loading.host_memory import Arena
+from desk_rag.model.memory.page_locked import page_lock
 
 
 def test_it_never_reuses_what_is_in_use() -> None:
@@ -46,6 +47,6 @@ def test_it_keeps_the_recently_used() -> None:
 def test_memory_that_cannot_be_page_locked_is_blamed_on_nobody_else() -> None:
     memory = Arena(1 << 20, pinned=True)
     assert memory.pinned
-    assert not _page_lock(memory.memory), "locked already"
+    assert not page_lock(memory.memory), "locked already"
     assert torch.ones(8, device="cuda").sum().item() == 8
     memory.close()

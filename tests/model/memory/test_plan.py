@@ -61,6 +61,19 @@ def test_the_least_quantisation_with_room_for_all_passages_is_taken() -> None:
     assert chosen is not None and chosen.quantization == "none" and chosen.parts["weights"] == 2_300_000_000
 
 
+def test_a_large_table_of_input_embeddings_stays_in_ram_where_gpu_memory_is_short() -> None:
+    model = sizes_of("qwen2.5-7b")
+    table = 2 * model.input_table_parameters
+    assert table == 2 * 3584 * 152_064
+    whole = weight_bytes(model, "nf4", gpu(24))
+    assert plan(model, "nf4", gpu(24)).parts["weights"] == whole
+    assert plan(model, "nf4", gpu(7.5)).parts["weights"] == whole - table
+    assert plan(model, "nf4", gpu(6)).fits
+    assert plan(model, "none", Device("memory", 16 * GIB, 2, on_gpu=False)).parts["weights"] == 2 * model.parameters
+    tied = sizes_of("llama-3.2-3b")
+    assert plan(tied, "nf4", gpu(4)).parts["weights"] == weight_bytes(tied, "nf4", gpu(4))
+
+
 def test_a_cpu_takes_twice_the_memory_where_it_computes_in_fp32() -> None:
     machine = Machine(0, 0, 16 * GIB, 0, 0, computes_in_bf16=True)
     small, large = (machine.device_for(parameters).weight_bytes for parameters in (10**8, 3 * 10**9))

@@ -28,7 +28,7 @@ from desk_rag.bench.models import shapes
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward import full_prefill
-from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.families import is_plain
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget, Placer
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -115,7 +115,7 @@ class Bench:
         self.cache.layers[-1].key_slab[0, 0, self.plan.num_slots - 1, 0].item()
 
     def _prefills(self) -> dict[str, Callable[[], object]]:
-        if supports(self.model):
+        if is_plain(self.model):
             ways = serving.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
             return {f"{_FULL}, {name}": way for name, way in ways.items()}
         return {_STOCK: self._stock}

@@ -160,9 +160,9 @@ def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     for dtype, (heads, kv_heads, dim), normed in itertools.product(["bf16", "fp16", "fp32"], shapes, [True, False]):
         constants = fused_ops_triton.rotation(heads, kv_heads, dim, normed)
         cases.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
-    for dtype, inner in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944]):
-        constants = {"INNER": inner, "BLOCK": fused_ops_triton.COLUMNS}
-        cases.append((fused_ops_triton._swiglu, constants, dtype, fused_ops_triton.SWIGLU_WARPS, 3))
+    for dtype, inner, gelu in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944], [False, True]):
+        constants = {"INNER": inner, "BLOCK": fused_ops_triton.COLUMNS, "GELU": gelu}
+        cases.append((fused_ops_triton._glu, constants, dtype, fused_ops_triton.GLU_WARPS, 3))
     return cases
 
 
@@ -170,10 +170,14 @@ def _split_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     """A question's attention as it is divided on a GPU with little shared memory, and for many rows on a large one."""
     cases: list[tuple[Any, dict[str, Any], str, int, int]] = []
     tunings = [split.tuning_for(rows, torch.device("cpu")) for rows in (16, 64)] + [split.SplitTuning()]
-    for dtype, shape, tuning in itertools.product(["bf16", "fp16"], [(7, 4, 128), (4, 2, 64), (1, 12, 96)], tunings):
+    shapes = [((7, 4, 128), 0), ((4, 2, 64), 0), ((1, 12, 96), 0), ((4, 8, 128), 4096)]
+    variants = [(*shape, tuning) for shape in shapes for tuning in tunings]
+    wide = [split.tuning_for(rows, torch.device("cpu"), 256) for rows in (16, 64)]
+    variants += [((2, 4, 256), window, tuning) for window in (0, 1024) for tuning in wide]
+    for dtype, (shape, window, tuning) in itertools.product(["bf16", "fp16"], variants):
         own = torch.bfloat16 if dtype == "bf16" else torch.float16
         for in_memory in (False, True):
-            constants = split.share_constants(*shape, tuning, own, start_in_memory=in_memory)
+            constants = split.share_constants(*shape, tuning, own, in_memory, window)
             cases.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
         merge = (split_kernel.merge_rows, split.merge_constants(*shape, tuning), dtype, 1, 3)
         cases += [merge] if merge not in cases else []

@@ -24,7 +24,7 @@ def test_every_kernel_compiles_within_its_registers(variants: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     built = [json.loads(line) for line in done.stdout.splitlines()]
-    glue = {"_add_norm", "_rotate_scatter", "_swiglu"}
+    glue = {"_add_norm", "_rotate_scatter", "_glu"}
     split = {"attend_share", "merge_rows"}
     others = {"_dequant_rope_scatter", "attend_shares", "attend_few", "merge_shares"}
     assert {entry["kernel"] for entry in built} == glue | split | others | {"multiply"}

@@ -19,20 +19,28 @@ class Attention(Protocol):
     def __call__(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor: ...
 
 
-def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int = 0) -> torch.Tensor:
     """Causal attention of query [B, heads, N, D] over keys, values [B, H, S, D], its own last -> [B, N, heads * D].
+
+    With a `window` a token sees so many slots, its own the last.
 
     On a GPU the FlashAttention operator is called directly: it aligns the causal mask to the end and splits long keys
     among multiprocessors, while torch's public function aligns the mask to the start.
     """
     batch, heads, count, dim = query.shape
-    if query.dtype in (torch.bfloat16, torch.float16) and _has_flash(query.device, dim):
+    if window and keys.shape[2] > window:
+        keys, values = (part[:, :, -(window + count - 1) :] for part in (keys, values))
+    else:
+        window = 0
+    if not window and query.dtype in (torch.bfloat16, torch.float16) and _has_flash(query.device, dim):
         out: torch.Tensor = _flash(query, keys, values, 0.0, True, return_debug_mask=False, scale=dim**-0.5)[0]
         return out.transpose(1, 2).reshape(batch, count, heads * dim)
     groups = heads // keys.shape[1]
     length = keys.shape[2]
     own = torch.arange(length - count, length, device=query.device).repeat(groups)
     mask = torch.arange(length, device=query.device)[None] <= own[:, None]
+    if window:
+        mask &= torch.arange(length, device=query.device)[None] > own[:, None] - window
     packed = query.reshape(batch, keys.shape[1], groups * count, dim)
     out = scaled_dot_product_attention(packed, keys, values, attn_mask=mask)
     return out.reshape(batch, heads, count, dim).transpose(1, 2).reshape(batch, count, heads * dim)
@@ -53,7 +61,9 @@ def attend_whole(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) 
     return out.transpose(1, 2).flatten(2)
 
 
-def attend_rows(questions: Questions, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def attend_rows(
+    questions: Questions, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int = 0
+) -> torch.Tensor:
     """Causal attention of questions of different lengths, each over its own row of slabs [rows, H, slots, D].
 
     query [B, heads, N, D] -> [B, N, heads * D]; 0 for padding. The reference of flash decoding that reads from memory
@@ -63,5 +73,5 @@ def attend_rows(questions: Questions, query: torch.Tensor, keys: torch.Tensor, v
     out = query.new_zeros((batch, count, heads * dim))
     for line, (start, used, row) in enumerate(zip(questions.starts, questions.counts, questions.rows, strict=True)):
         own = slice(row, row + 1), slice(None), slice(start + used)
-        out[line, :used] = attend(query[line : line + 1, :, :used], keys[own], values[own])[0]
+        out[line, :used] = attend(query[line : line + 1, :, :used], keys[own], values[own], window)[0]
     return out

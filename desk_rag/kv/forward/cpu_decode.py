@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.families import is_plain
 from desk_rag.kv.forward.projections import qk_norms
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.embedded import threads
@@ -115,7 +115,7 @@ class DecodeStep:
         if getattr(model.module.model, "compiled", None) is not None:
             return None
         plain = model.device.type == "cpu" and cache.layers[0].key_slab.dtype is torch.float32
-        if not plain or model.spec.dtype is not torch.float32 or not supports(model):
+        if not plain or model.spec.dtype is not torch.float32 or not is_plain(model):
             return None
         if len(tables.cos) != 1 or 2 * tables.cos[0].shape[1] != model.spec.head_dim:
             return None

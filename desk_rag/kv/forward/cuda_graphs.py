@@ -15,6 +15,13 @@ from desk_rag.kv.forward.inputs import Inputs
 
 Part = Callable[[], None]
 T = TypeVar("T")
+_BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
+"""Token counts that graphs are recorded for; longer passes are bound by arithmetic, not by launches."""
+
+
+def bucket_of(count: int) -> int:
+    """The smallest number of tokens, at least `count`, that graphs are recorded for; 0 if there is none."""
+    return next((size for size in _BUCKETS if size >= count), 0)
 
 
 @dataclass(frozen=True, slots=True)

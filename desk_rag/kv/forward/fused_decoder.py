@@ -1,4 +1,4 @@
-"""Forward pass of plain pre-norm decoders over a slab cache, with few kernel launches and CUDA graphs.
+"""Forward pass of plain decoders and Gemma 3 over a slab cache, with few kernel launches and CUDA graphs.
 
 The model's own modules do the matrix products. Left out is what transformers repeats in every layer of every pass, and
 the copies of grouped keys that its attention makes. A question through 28 layers is more than a thousand launches in
@@ -25,29 +25,21 @@ import torch
 
 from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.forward.attention import Attention, attend, attend_rows
-from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Part, PiecewiseGraphs, record
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Part, PiecewiseGraphs, bucket_of, record
+from desk_rag.kv.forward.families import supports, windows
 from desk_rag.kv.forward.inputs import Inputs, Questions
-from desk_rag.kv.forward.projections import FusedLayer, Packed, add_norm, qk_norms
+from desk_rag.kv.forward.projections import FusedLayer, Packed, RmsNorm, add_norm
 from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
 from desk_rag.kv.kernels.fused_inputs import TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
 from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory.device import is_out_of_memory
 
 _log = logging.getLogger(__name__)
-_BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
-"""Token counts that graphs are recorded for; longer passes are bound by arithmetic, not by launches."""
 LAYERS_PER_GRAPH = 4
 """Layers per graph with attention: few launches, but no long wait for chunks of later layers."""
-_PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-
-
-def supports(model: LanguageModel) -> bool:
-    """True if the model's layers are what this pass computes: RMS pre-norms, full attention, no soft caps."""
-    return model.spec.support.model_type in _PLAIN and not has_sliding_layers(model)
 
 
 class FusedDecoder:
@@ -67,29 +59,31 @@ class FusedDecoder:
         """`layers` have slabs [rows, H, capacity, D], one row for each question that a pass may run.
 
         `ops` are the operations between matrix products, `nf4` the products with weights in 4 bits, by default the
-        fastest proven on the model's device. With
-        `layers_per_graph` of 0 attention runs between piecewise graphs. Packs the model's projections (see `Packed`),
-        which temporarily takes the memory of one layer's.
+        fastest proven on the model's device. With `layers_per_graph` of 0 attention runs between piecewise graphs.
+        Packs the model's projections (see `Packed`), which temporarily takes the memory of one layer's.
         """
         assert supports(model), "this model needs its own forward pass"
-        assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
+        assert all(2 * cos.shape[1] == model.spec.head_dim for cos in tables.cos), "partial rotary"
         self._model = model
         self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
         self._nf4 = Nf4Products(model.spec.dtype) if nf4 is None else nf4
         modules: Any = model.decoder_layers
-        self._layers = [
-            FusedLayer(one, Packed.of(one, self._nf4), qk_norms(one.self_attn), self._ops) for one in modules
-        ]
+        self._layers = [FusedLayer.of(one, Packed.of(one, self._nf4), self._ops) for one in modules]
+        self._norm = RmsNorm.of(model.module.model.norm)
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory that the packed projections were copied from
-        cos, sin = tables.cos[0], tables.sin[0]
         spec = model.spec
-        self._split = flash_decoding_for(model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        self._windows = windows(model)
+        shape = (model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        self._splits = {window: flash_decoding_for(*shape, window) for window in sorted(set(self._windows))}
+        self._table_of_layer = tables.table_of_layer
         # Rounded to the compute dtype, as in transformers.
-        self._cos = torch.cat((cos, cos), -1).to(model.spec.dtype)
-        self._sin = torch.cat((-sin, sin), -1).to(model.spec.dtype)
-        # LLM.int8 searches for outliers on the host in every product, so recording it fails, and a failed recording
-        # may leave torch's allocator in recording state.
+        self._rotations = [
+            (torch.cat((cos, cos), -1).to(spec.dtype), torch.cat((-sin, sin), -1).to(spec.dtype))
+            for cos, sin in zip(tables.cos, tables.sin, strict=True)
+        ]
+        # LLM.int8 searches for outliers on the host in every product: a failed recording may leave torch's allocator
+        # in recording state.
         recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
         self._graphs = graphs and recordable
         self._layers_per_graph = layers_per_graph
@@ -106,9 +100,14 @@ class FusedDecoder:
         self._values = [layer.value_slab for layer in layers]
         rows, heads, capacity, _ = self._keys[0].shape
         self._rows, self._lines_per_row = rows, heads * capacity
-        self._room = min(capacity, len(self._cos))
+        self._room = min(capacity, len(self._rotations[0][0]))
         self._piecewise_graphs: dict[tuple[int, int], PiecewiseGraphs] = {}
         self._attention_graphs: dict[tuple[int, int], AttentionGraphs] = {}
+
+    @property
+    def slides(self) -> bool:
+        """True if any layer's attention sees a sliding window."""
+        return any(self._windows)
 
     @property
     def uses_graphs(self) -> bool:
@@ -122,7 +121,7 @@ class FusedDecoder:
 
     def prepare(self, count: int, batch: int = 1) -> None:
         """Record the graphs for passes of `batch` questions of `count` tokens now; otherwise the first one does."""
-        bucket = _bucket(count)
+        bucket = bucket_of(count)
         if self._graphs and bucket and bucket <= self._room:
             with torch.inference_mode():
                 if self._stretches_for(batch, bucket) is None:
@@ -130,7 +129,7 @@ class FusedDecoder:
 
     def recorded(self, count: int) -> list[int]:
         """Numbers of questions of `count` tokens that there are graphs for."""
-        bucket = _bucket(count)
+        bucket = bucket_of(count)
         return sorted({size for size, its in (*self._piecewise_graphs, *self._attention_graphs) if its == bucket})
 
     def run(
@@ -152,7 +151,7 @@ class FusedDecoder:
         questions = start if isinstance(start, Questions) else Questions.alike(batch, start, count)
         assert max(questions.rows) < self._rows and questions.end(count) <= self._room
         with torch.inference_mode():
-            bucket = _bucket(count)
+            bucket = bucket_of(count)
             if self._graphs and bucket and questions.end(bucket) <= self._room:
                 logits = self._replayed(bucket, token_ids, questions, before, attention)
                 if logits is not None:
@@ -173,14 +172,14 @@ class FusedDecoder:
         self,
         index: int,
         inputs: Inputs,
-        places: TokenSlots,
+        places: Sequence[TokenSlots],
         hidden: torch.Tensor | None,
         attended: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run what lies between the attentions of layers index - 1 and index: (hidden [1, B * N, E], query).
 
-        `attended` is [B, N, heads * D]. After the last layer it returns (hidden [1, B, E], logits [B, vocab]) of each
-        question's last token.
+        `places` has one entry per rotary table; `attended` is [B, N, heads * D]. After the last layer it returns
+        (hidden [1, B, E], logits [B, vocab]) of each question's last token.
         """
         decoder = self._model.module.model
         ends = index == len(self._layers)
@@ -191,12 +190,13 @@ class FusedDecoder:
             attended = attended.reshape(1, -1, attended.shape[-1])
             if ends:
                 hidden, attended = (rows.index_select(1, inputs.numbers[2]) for rows in (hidden, attended))
-            hidden, delta = self._layers[index - 1].after_attention(hidden, attended)
+            hidden, delta = self._layers[index - 1].finish(hidden, attended)
         if not ends:
-            hidden, query = self._layers[index].query(hidden, delta, places, self._keys[index], self._values[index])
+            slots = places[self._table_of_layer[index]]
+            hidden, query = self._layers[index].query(hidden, delta, slots, self._keys[index], self._values[index])
             batch, count = inputs.ids.shape
             return hidden, query.view(-1, batch, count, query.shape[3]).transpose(0, 1)
-        hidden, x = add_norm(self._ops, hidden, delta, decoder.norm)
+        hidden, x = add_norm(self._ops, hidden, delta, self._norm)
         return hidden, self._model.module.lm_head(x)[0]
 
     def _attend(
@@ -209,27 +209,31 @@ class FusedDecoder:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of one layer, [B, N, heads * D], written to `out` if given."""
-        keys, values = self._keys[layer], self._values[layer]
-        split = self._split if attention is None and is_worthwhile(query.shape[2]) else None
+        keys, values, window = self._keys[layer], self._values[layer], self._windows[layer]
+        assert attention is None or not window, "other attentions see everything"
+        split = self._splits[window] if attention is None and is_worthwhile(query.shape[2]) else None
         if questions.are_alike:
             end = questions.starts[0] + questions.counts[0]
             keys, values = (slab[: query.shape[0], :, :end] for slab in (keys, values))
             if split is not None:
                 return split(query, keys, values, out)
-            attended = (attention or attend)(query, keys, values)
+            attended = attend(query, keys, values, window) if attention is None else attention(query, keys, values)
         elif split is not None:
             keys, values = (slab.narrow(2, 0, self._room) for slab in (keys, values))
             return split(query, keys, values, out, inputs.numbers[:2])
         else:
             assert attention is None, "for questions of equal length"
-            attended = attend_rows(questions, query, keys, values)
+            attended = attend_rows(questions, query, keys, values, window)
         return attended if out is None else out.copy_(attended)
 
-    def _places(self, inputs: Inputs) -> TokenSlots:
+    def _places(self, inputs: Inputs) -> list[TokenSlots]:
         count = torch.arange(inputs.ids.shape[1], device=inputs.ids.device)
         positions = (inputs.numbers[0][:, None] + count).view(-1)
         lines = torch.add(inputs.numbers[0], inputs.numbers[1], alpha=self._lines_per_row)[:, None] + count
-        return TokenSlots(lines.view(-1), self._cos.index_select(0, positions), self._sin.index_select(0, positions))
+        return [
+            TokenSlots(lines.view(-1), cos.index_select(0, positions), sin.index_select(0, positions))
+            for cos, sin in self._rotations
+        ]
 
     # Graphs -------------------------------------------------------------------------------------------------------
 
@@ -288,7 +292,7 @@ class FusedDecoder:
 
     def _stretches_for(self, batch: int, bucket: int) -> AttentionGraphs | None:
         """The graphs with attention; None without an attention kernel for them or if disabled."""
-        if self._split is None or not self._layers_per_graph or not is_worthwhile(bucket):
+        if None in self._splits.values() or not self._layers_per_graph or not is_worthwhile(bucket):
             return None
         if (batch, bucket) not in self._attention_graphs and self._graphs:
             try:
@@ -344,7 +348,7 @@ class FusedDecoder:
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Pass every piece of a forward pass to `handle`, in order; return their queries and the logits."""
         hidden: torch.Tensor | None = None
-        places: TokenSlots | None = None
+        places: list[TokenSlots] | None = None
         results: list[torch.Tensor] = []
 
         def piece(index: int) -> None:
@@ -361,29 +365,25 @@ class FusedDecoder:
         self, inputs: Inputs, attended: torch.Tensor, ends: Sequence[int], handle: Callable[[Part], None]
     ) -> torch.Tensor:
         """Pass a forward pass to `handle`, from one of `ends` to the next; return the logits."""
-        split, done = self._split, 0
-        assert split is not None
+        done = 0
         state: list[torch.Tensor] = []
         places: list[TokenSlots] = []
 
         def stretch(begin: int, end: int) -> None:
             if not places:
-                places.append(self._places(inputs))
-                state[:] = self._piece(0, inputs, places[0], None, None)
+                places.extend(self._places(inputs))
+                state[:] = self._piece(0, inputs, places, None, None)
             for layer in range(begin, end):
                 keys, values = (slabs[layer].narrow(2, 0, self._room) for slabs in (self._keys, self._values))
+                split = self._splits[self._windows[layer]]
+                assert split is not None
                 split(state[1], keys, values, attended, inputs.numbers[:2])
-                state[:] = self._piece(layer + 1, inputs, places[0], state[0], attended)
+                state[:] = self._piece(layer + 1, inputs, places, state[0], attended)
 
         for end in ends:
             handle(functools.partial(stretch, done, end))
             done = end
         return state[1]
-
-
-def _bucket(count: int) -> int:
-    """The smallest number of tokens, at least `count`, that graphs are recorded for; 0 if there is none."""
-    return next((size for size in _BUCKETS if size >= count), 0)
 
 
 def _for_now(error: RuntimeError) -> bool:

@@ -14,8 +14,24 @@ from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps
 from desk_rag.kv.nf4.choice import MOST_ROWS, Nf4Products, Product
 
-_SILU = frozenset({"SiLU", "SiLUActivation"})
-"""Class names of SiLU in torch and transformers."""
+_GATES = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu", "PytorchGELUTanh": "gelu"}
+"""Activations of gates for which there is a fused operation, by their classes' names in torch and transformers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """Weight [E] and epsilon of an RMS norm."""
+
+    weight: torch.Tensor
+    """fp32, with 1 added, where the model adds it (Gemma); the module's own parameter elsewhere."""
+    eps: float
+
+    @classmethod
+    def of(cls, module: Any) -> RmsNorm:
+        """The norm of one of transformers' modules."""
+        if hasattr(module, "variance_epsilon"):
+            return cls(module.weight, module.variance_epsilon)
+        return cls(1.0 + module.weight.detach().float(), module.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +47,8 @@ class Packed:
     gate_up: Product
     """Product with gate and up weights, [2 I, E]."""
     down: Product
-    silu: bool
-    """True if the gate's activation is SiLU, so that a fused SwiGLU can be used."""
+    gate: str
+    """'silu' or 'gelu' if a fused operation can be used for the gate's activation; empty for others."""
     most_rows: int | None = None
     """Rows above which putting gates side by side would take a copy; None if it never does."""
 
@@ -45,11 +61,11 @@ class Packed:
         attention, mlp = layer.self_attn, layer.mlp
         inward, outward = [attention.q_proj, attention.k_proj, attention.v_proj], attention.o_proj
         widening, narrowing = [mlp.gate_proj, mlp.up_proj], mlp.down_proj
-        silu = type(mlp.act_fn).__name__ in _SILU
+        gate = _GATES.get(type(mlp.act_fn).__name__, "")
         kinds = {type(module).__name__ for module in (*inward, outward, *widening, narrowing)}
         if nf4 is not None and kinds == {"Linear4bit"}:
             return cls(
-                nf4.product(inward), nf4.product([outward]), nf4.product(widening), nf4.product([narrowing]), silu,
+                nf4.product(inward), nf4.product([outward]), nf4.product(widening), nf4.product([narrowing]), gate,
                 MOST_ROWS,
             )  # fmt: skip
         if any(type(module) is not torch.nn.Linear for module in (*inward, *widening)):
@@ -61,11 +77,11 @@ class Packed:
             bias = torch.cat([module.bias for module in inward]) if all(biased) else None
             qkv = functools.partial(linear, weight=_side_by_side(inward), bias=bias)
             gate_up = functools.partial(linear, weight=_side_by_side(widening))
-            return cls(qkv, outward, gate_up, narrowing, silu)
+            return cls(qkv, outward, gate_up, narrowing, gate)
 
     def fuses_gates(self, rows: torch.Tensor) -> bool:
         """True if gates are to be multiplied side by side for these rows [B, N, E]."""
-        return self.silu and (self.most_rows is None or rows.shape[0] * rows.shape[1] <= self.most_rows)
+        return bool(self.gate) and (self.most_rows is None or rows.shape[0] * rows.shape[1] <= self.most_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,23 @@ class FusedLayer:
     """None to multiply by each projection separately."""
     norms: QKNorms | None
     ops: FusedOps
+    before_attention: RmsNorm
+    before_mlp: RmsNorm
+    after_attention: RmsNorm | None
+    """Norm of the attention's output before it is added, as in Gemma 3; None for most families."""
+    after_mlp: RmsNorm | None
+
+    @classmethod
+    def of(cls, module: Any, packed: Packed | None, ops: FusedOps) -> FusedLayer:
+        """The layer of one of transformers' modules."""
+        norms = [module.input_layernorm, module.post_attention_layernorm, None, None]
+        if hasattr(module, "pre_feedforward_layernorm"):
+            norms[1:] = [
+                module.pre_feedforward_layernorm, module.post_attention_layernorm, module.post_feedforward_layernorm,
+            ]  # fmt: skip
+        before, between, *after = (None if norm is None else RmsNorm.of(norm) for norm in norms)
+        assert before is not None and between is not None
+        return cls(module, packed, qk_norms(module.self_attn), ops, before, between, *after)
 
     def query(
         self,
@@ -91,37 +124,47 @@ class FusedLayer:
         Writes the tokens' keys and values into the slabs `keys` and `values`.
         """
         attention = self.module.self_attn
-        hidden, x = add_norm(self.ops, hidden, delta, self.module.input_layernorm)
+        hidden, x = add_norm(self.ops, hidden, delta, self.before_attention)
         if self.packed is not None:
             projected = self.packed.qkv(x)
         else:
             projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
         return hidden, self.ops.rotate_scatter(projected, self.norms, places, keys, values)
 
-    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Run from the attention's result [B, N, heads * D] on: (hidden, delta), whose sum the layer returns."""
         module, packed = self.module, self.packed
         multiplied = (module.self_attn.o_proj if packed is None else packed.out)(attended)
-        hidden, x = add_norm(self.ops, hidden, multiplied, module.post_attention_layernorm)
+        multiplied = self._normed(multiplied, self.after_attention)
+        hidden, x = add_norm(self.ops, hidden, multiplied, self.before_mlp)
         if packed is None or not packed.fuses_gates(x):
-            return hidden, module.mlp(x)
-        return hidden, packed.down(self.ops.swiglu(packed.gate_up(x)))
+            return hidden, self._normed(module.mlp(x), self.after_mlp)
+        gated = self.ops.swiglu if packed.gate == "silu" else self.ops.geglu
+        return hidden, self._normed(packed.down(gated(packed.gate_up(x))), self.after_mlp)
+
+    def _normed(self, x: torch.Tensor, norm: RmsNorm | None) -> torch.Tensor:
+        return x if norm is None else add_norm(self.ops, x, None, norm)[1]
 
 
 def add_norm(
-    ops: FusedOps, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
+    ops: FusedOps, hidden: torch.Tensor, delta: torch.Tensor | None, norm: RmsNorm
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`FusedOps.add_norm` with the weights of a module."""
-    return ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
+    """`FusedOps.add_norm` with a norm of the model."""
+    return ops.add_norm(hidden, delta, norm.weight, norm.eps)
 
 
 def qk_norms(attention: Any) -> QKNorms | None:
-    """Query and key norms of an attention module, as in Qwen3; None for other families."""
+    """Query and key norms of an attention module, as in Qwen3 and Gemma 3; None for other families.
+
+    A scale of the scores other than 1 / sqrt(D) is made part of the query's norm.
+    """
     if not hasattr(attention, "q_norm"):
         return None
-    query, key = attention.q_norm, attention.k_norm
-    assert query.variance_epsilon == key.variance_epsilon, "no family has two"
-    return QKNorms(query.weight, key.weight, query.variance_epsilon)
+    query, key = RmsNorm.of(attention.q_norm), RmsNorm.of(attention.k_norm)
+    assert query.eps == key.eps, "no family has two"
+    scale = attention.scaling * attention.head_dim**0.5
+    weight = query.weight if abs(scale - 1) < 1e-6 else query.weight.detach().float() * scale
+    return QKNorms(weight, key.weight, query.eps)
 
 
 def _side_by_side(modules: Sequence[torch.nn.Linear]) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward import full_prefill, fused_decoder
+from desk_rag.kv.forward import families, full_prefill
 from desk_rag.kv.forward.cpu_decode import DecodeStep
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget
@@ -176,8 +176,8 @@ class ModelRunner:
             ) from error
         self.slots = CacheTarget.of(tables, self.cache, shift)
         use_fused = model.device.type == "cuda" if fused is None else fused
-        whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
-        fits = use_fused and whole_heads and fused_decoder.supports(model)
+        whole_heads = all(2 * cos.shape[1] == model.spec.head_dim for cos in tables.cos)
+        fits = use_fused and whole_heads and families.supports(model)
         self.fused = self._build_fused(tables, graphs) if fits else None
         self.step = None if self.fused is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.projections import FusedLayer, Packed, add_norm, qk_norms
+from desk_rag.kv.forward.families import is_plain
+from desk_rag.kv.forward.projections import FusedLayer, Packed, RmsNorm, add_norm, qk_norms
 from desk_rag.kv.kernels.flash_decoding import FlashAttend, flash_decoding_for
 from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, TorchOps, fused_ops_for
@@ -67,15 +67,12 @@ class SparseDecoder:
         and memory-mapped weights would have to be copied. Layers for which memory is short are left unpacked. `ops` is
         by default the fastest implementation that was proven on the model's device.
         """
-        if not supports(model) or not _rotates_whole_heads(model):
+        if not is_plain(model) or not _rotates_whole_heads(model):
             return None
         packs = model.device.type == "cuda" if pack is None else pack
         modules: Any = model.decoder_layers
         ops = _fitting(model, qk_norms(modules[0].self_attn)) if ops is None else ops
-        layers = tuple(
-            FusedLayer(module, _packed(module) if packs else None, qk_norms(module.self_attn), ops)
-            for module in modules
-        )
+        layers = tuple(FusedLayer.of(module, _packed(module) if packs else None, ops) for module in modules)
         spec = model.spec
         split = flash_decoding_for(model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
         return cls(model, layers, ops, split)
@@ -109,8 +106,8 @@ class SparseDecoder:
                 if not logits:
                     return None
                 query, hidden = query[:, :, -1:], hidden[:, -1:]
-            hidden, delta = layer.after_attention(hidden, attention.attend(query, keys, values))
-        _, x = add_norm(self.ops, hidden, delta, decoder.norm)
+            hidden, delta = layer.finish(hidden, attention.attend(query, keys, values))
+        _, x = add_norm(self.ops, hidden, delta, RmsNorm.of(decoder.norm))
         logits_of_last: torch.Tensor = self.model.module.lm_head(x)[0, -1]
         return logits_of_last
 

@@ -35,18 +35,21 @@ class FlashAttend(Protocol):
 
 
 def flash_decoding_for(
-    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, window: int = 0
 ) -> FlashAttend | None:
-    """The kernels for a model's heads, or None if the reference is to be used; for one stream at a time."""
+    """The kernels for a model's heads, or None if the reference is to be used; for one stream at a time.
+
+    With a `window` a token sees so many slots, its own the last.
+    """
     half = dtype in (torch.bfloat16, torch.float16)
-    if device.type != "cuda" or not half or dim % 16 or dim > 128 or heads % kv_heads:
+    if device.type != "cuda" or not half or dim % 16 or dim > 256 or heads % kv_heads:
         return None
     index = gpu_index(device)
-    if not proven("flash decoding", _agrees, index, dtype, heads, kv_heads, dim):
+    if not proven("flash decoding", _agrees, index, dtype, heads, kv_heads, dim, window):
         return None
     from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
-    return FlashDecoding(heads, kv_heads, dim, dtype, torch.device("cuda", index))
+    return FlashDecoding(heads, kv_heads, dim, dtype, torch.device("cuda", index), window=window)
 
 
 def is_worthwhile(count: int) -> bool:
@@ -54,14 +57,23 @@ def is_worthwhile(count: int) -> bool:
     return count <= _MOST_TOKENS
 
 
-def _agrees(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> bool:
+def _agrees(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, window: int) -> bool:
     from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
     with torch.inference_mode():
-        return agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device)
+        attend = FlashDecoding(heads, kv_heads, dim, dtype, device, window=window)
+        return agrees(attend, heads, kv_heads, dim, dtype, device, window)
 
 
-def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+def agrees(
+    attend: FlashAttend,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    window: int = 0,
+) -> bool:
     """True if attention of one token up to hundreds of rows gives the reference's results, written only to `out`.
 
     Checked with a known length, and with start and row read from memory in slabs that have further slots and rows.
@@ -82,7 +94,7 @@ def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torc
         used = keys[:, :, :length], values[:, :, :length]
         start = torch.tensor([[length - count], [1]], device=device)
         rows = [torch.cat((torch.full_like(part, float("nan")), part)) for part in (keys, values)]
-        expected = reference(heads_first, *used)
+        expected = reference(heads_first, *used, window)
         for (these_keys, these_values), given_start in ((used, None), (rows, start)):
             out = torch.full((1, count + 2, heads * dim), 777.0, dtype=dtype, device=device)
             attend(heads_first, these_keys, these_values, out[:, :count], given_start)
@@ -92,11 +104,13 @@ def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torc
     return True
 
 
-def reference(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def reference(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int = 0) -> torch.Tensor:
     """Attention in fp32 with an explicit mask: [B, heads, N, D] over [B, H, S, D] -> [B, N, heads * D]."""
     count, length = query.shape[2], keys.shape[2]
     group = query.shape[1] // keys.shape[1]
     wide, wide_values = (part.float().repeat_interleave(group, 1) for part in (keys, values))
     mask = torch.ones(count, length, dtype=torch.bool, device=query.device).tril(length - count)
+    if window:
+        mask = mask.triu(length - count - window + 1)
     out = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=mask)
     return out.transpose(1, 2).flatten(2)

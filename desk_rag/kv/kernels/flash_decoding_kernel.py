@@ -18,6 +18,7 @@ import triton.language as tl
 def _fold(  # type: ignore[no-untyped-def]
     tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
     MASKED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Fold one tile of keys into the running softmax. `last` [BLOCK]: the last slot that each row sees, before `end`.
 
@@ -40,7 +41,10 @@ def _fold(  # type: ignore[no-untyped-def]
         v = tl.load(values + from_here + offsets, mask=d < DIM, other=0.0)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if MASKED:
-        scores = tl.where((first + i)[None, :] <= last[:, None], scores, float("-inf"))
+        seen = (first + i)[None, :] <= last[:, None]
+        if WINDOW > 0:
+            seen &= (first + i)[None, :] > last[:, None] - WINDOW
+        scores = tl.where(seen, scores, float("-inf"))
     new = tl.maximum(largest, tl.max(scores, 1) * exponent)
     base = new
     if MASKED:
@@ -58,12 +62,13 @@ def attend_share(  # type: ignore[no-untyped-def]
     key_head, key_token, out_batch, out_token, exponent,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr, START_IN_MEMORY: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):  # fmt: skip
     """One share of the keys of one block of rows; grid (blocks, shares, batch * key heads).
 
     `length` counts the slots in use, the rows' own included, or points to how many come before these in each batch
-    (int64), followed by the row of keys and values of each.
-    All strides are multiples of 16. A lone share writes the result, others `outputs` [.., BLOCK, DIM] and `sums`
+    (int64), followed by the row of keys and values of each. With a WINDOW a row sees so many slots, the last its
+    own. All strides are multiples of 16. A lone share writes the result, others `outputs` [.., BLOCK, DIM] and `sums`
     [.., BLOCK].
     """
     block, share, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -89,20 +94,34 @@ def attend_share(  # type: ignore[no-untyped-def]
     common = length - count + block * BLOCK // GROUP + 1
     end = length - count + (tl.minimum(block * BLOCK + BLOCK, num_rows) - 1) // GROUP + 1
     tiles = tl.cdiv(end, TILE)
-    begin, stop = share * tiles // shares, (share + 1) * tiles // shares
+    oldest = 0
+    if WINDOW > 0:
+        oldest = tl.maximum(common - WINDOW, 0) // TILE
+    begin = oldest + share * (tiles - oldest) // shares
+    stop = oldest + (share + 1) * (tiles - oldest) // shares
     whole = tl.minimum(stop, common // TILE)
+    clear = begin
+    if WINDOW > 0:  # before it are tiles that some rows no longer see
+        clear = tl.minimum(stop, tl.maximum(begin, tl.cdiv(tl.maximum(end - WINDOW, 0), TILE)))
+        whole = tl.maximum(whole, clear)
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     output = tl.zeros([BLOCK, DIM_PADDED], tl.float32)
-    for tile in range(begin, whole):
+    if WINDOW > 0:
+        for tile in range(begin, clear):
+            largest, total, output = _fold(
+                tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
+                True, DIM, DIM_PADDED, TILE, PRECISION, WINDOW,
+            )  # fmt: skip
+    for tile in range(clear, whole):
         largest, total, output = _fold(
             tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
-            False, DIM, DIM_PADDED, TILE, PRECISION,
+            False, DIM, DIM_PADDED, TILE, PRECISION, WINDOW,
         )  # fmt: skip
-    for tile in range(tl.maximum(begin, whole), stop):
+    for tile in range(tl.maximum(clear, whole), stop):
         largest, total, output = _fold(
             tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
-            True, DIM, DIM_PADDED, TILE, PRECISION,
+            True, DIM, DIM_PADDED, TILE, PRECISION, WINDOW,
         )  # fmt: skip
     # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
     total = tl.where(total > 0, total, 1.0)

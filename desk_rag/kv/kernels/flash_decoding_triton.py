@@ -85,12 +85,15 @@ class FlashDecoding:
         dtype: torch.dtype,
         device: torch.device,
         tuning: SplitTuning | None = None,
+        window: int = 0,
     ) -> None:
-        """`tuning` is for any number of rows; None chooses by their number."""
+        """`tuning` is for any number of rows; None chooses by their number. With a `window` a token sees so many slots,
+        its own the last; 0 for all.
+        """
         assert heads % kv_heads == 0 and dim % 16 == 0 and 0 < dim <= 256
         self._heads, self._kv_heads, self._dim, self._dtype, self._device = heads, kv_heads, dim, dtype, device
         self._group = heads // kv_heads
-        self._tuning = tuning
+        self._tuning, self._window = tuning, window
         self._exponent = dim**-0.5 * math.log2(math.e)
         self._ways: dict[int, _Way] = {}
 
@@ -129,7 +132,10 @@ class FlashDecoding:
             way = self._ways[kind] = self._way(kind)
         lanes = batch * self._kv_heads
         blocks = -(-rows // way.tuning.block)
-        shares = shares_for(-(-length // way.tuning.tile), blocks * lanes, way.at_once)
+        seen = length
+        if self._window:  # by the tokens of one block, from any slot of a tile on
+            seen = min(length, self._window + way.tuning.block // self._group + way.tuning.tile)
+        shares = shares_for(-(-seen // way.tuning.tile), blocks * lanes, way.at_once)
         tensors = (query, keys, values, out, way.outputs, way.sums)
         numbers = (count, q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1], self._exponent)
         if start is None:
@@ -143,19 +149,22 @@ class FlashDecoding:
         return out
 
     def _way(self, kind: int) -> _Way:
-        tuning = self._tuning or tuning_for(kind, self._device)
+        tuning = self._tuning or tuning_for(kind, self._device, self._dim)
         at_once = _INTERPRETED_PROGRAMS
         if self._device.type == "cuda":
             at_once = tuning.programs * multiprocessors(self._device)
         places = (_WAVES * at_once, tuning.block)
         shape = (self._group, self._kv_heads, self._dim)
+        known, from_memory = (
+            share_constants(*shape, tuning, self._dtype, in_memory, self._window) for in_memory in (False, True)
+        )
         return _Way(
             tuning,
             at_once,
             torch.empty((*places, self._dim), dtype=torch.float32, device=self._device),
             torch.empty(places, dtype=torch.float32, device=self._device),
-            CompiledLaunch(attend_share, share_constants(*shape, tuning, self._dtype), share_options(tuning)),
-            CompiledLaunch(attend_share, share_constants(*shape, tuning, self._dtype, True), share_options(tuning)),
+            CompiledLaunch(attend_share, known, share_options(tuning)),
+            CompiledLaunch(attend_share, from_memory, share_options(tuning)),
             CompiledLaunch(merge_rows, merge_constants(*shape, tuning), merge_options(tuning)),
         )
 
@@ -177,9 +186,11 @@ def kind_of(rows: int) -> int:
     return 16 if rows <= 16 else 64 if rows <= 64 else 128
 
 
-def tuning_for(kind: int, device: torch.device) -> SplitTuning:
-    """Return the parameters for this GPU: for 16, 64, or 128 and more rows per key head."""
+def tuning_for(kind: int, device: torch.device, dim: int = 128) -> SplitTuning:
+    """Return the parameters for this GPU: for 16, 64, or 128 and more rows per key head of that size."""
     large = is_large(device)
+    if dim > 128:  # 96 KiB of shared memory, which every GPU since Ampere has
+        return SplitTuning(block=min(kind, 32), tile=32, warps=4, stages=2, merge_columns=32, merge_step=64)
     few = SplitTuning(block=min(kind, 64), warps=4, stages=2, programs=2)
     if kind == 16:
         return replace(few, stages=3 if large else 2, merge_columns=32, merge_step=64)
@@ -190,13 +201,19 @@ def tuning_for(kind: int, device: torch.device) -> SplitTuning:
 
 
 def share_constants(
-    group: int, kv_heads: int, dim: int, tuning: SplitTuning, dtype: torch.dtype, start_in_memory: bool = False
+    group: int,
+    kv_heads: int,
+    dim: int,
+    tuning: SplitTuning,
+    dtype: torch.dtype,
+    start_in_memory: bool = False,
+    window: int = 0,
 ) -> dict[str, object]:
     """Constants `attend_share` is compiled for."""
     return {
         "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
         "BLOCK": tuning.block, "TILE": tuning.tile, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
-        "DEPENDENT": tuning.dependent, "START_IN_MEMORY": start_in_memory,
+        "DEPENDENT": tuning.dependent, "START_IN_MEMORY": start_in_memory, "WINDOW": window,
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import gelu, rms_norm, silu
 
 from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.proof import gpu_index, proven
@@ -28,7 +28,7 @@ class FusedOps(Protocol):
         """Return (hidden + delta, its RMS norm times weight [E]) for [B, N, E].
 
         Without delta, hidden itself is returned. The sum is rounded to its type first; the norm is computed in fp32 and
-        rounded once. (Zhang & Sennrich, arXiv:1910.07467)
+        rounded once. The weight may be fp32, as Gemma's is, to which 1 is added. (Zhang & Sennrich, arXiv:1910.07467)
         """
         ...
 
@@ -54,6 +54,10 @@ class FusedOps(Protocol):
         """
         ...
 
+    def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """The same with GELU in its approximation by tanh, as Gemma has it."""
+        ...
+
 
 class TorchOps:
     """The torch reference, on any device; x * cos is rounded before the other half is added."""
@@ -63,7 +67,7 @@ class TorchOps:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `FusedOps`."""
         total = hidden if delta is None else hidden + delta
-        return total, rms_norm(total, weight.shape, weight, eps)
+        return total, _rms_norm(total, weight, eps)
 
     def rotate_scatter(
         self,
@@ -79,8 +83,8 @@ class TorchOps:
         heads = parts.shape[2] - 2 * kv_heads
         rotating, value = parts[:, :, :-kv_heads], parts[:, :, -kv_heads:]
         if norms is not None:
-            query = rms_norm(rotating[:, :, :heads], norms.query.shape, norms.query, norms.eps)
-            key = rms_norm(rotating[:, :, heads:], norms.key.shape, norms.key, norms.eps)
+            query = _rms_norm(rotating[:, :, :heads], norms.query, norms.eps)
+            key = _rms_norm(rotating[:, :, heads:], norms.key, norms.eps)
             rotating = torch.cat((query, key), 2)
         swapped = rotating.roll(dim // 2, -1)
         turned = torch.addcmul(rotating * places.cos[:, None], swapped, places.sin[:, None])
@@ -92,6 +96,18 @@ class TorchOps:
         """See `FusedOps`."""
         gate, up = gate_up.chunk(2, -1)
         return silu(gate) * up
+
+    def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `FusedOps`."""
+        gate, up = gate_up.chunk(2, -1)
+        return gelu(gate, approximate="tanh") * up
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMS norm in fp32, rounded once to x's type."""
+    if weight.dtype == x.dtype:
+        return rms_norm(x, weight.shape, weight, eps)
+    return rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
 
 
 def _write(slab: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
@@ -143,12 +159,18 @@ def _results(ops: FusedOps, device: torch.device, dtype: torch.dtype) -> list[to
 
     batch, count, width, heads, kv_heads, dim, capacity = 2, 5, 3000, 6, 2, 128, 17
     hidden, delta, weight = random(batch, count, width), random(batch, count, width), random(width)
-    results = [part for other in (delta, None) * 2 for part in ops.add_norm(hidden, other, weight, 1e-6)]
+    results = [
+        part
+        for its in (weight, weight.float() + 1)
+        for other in (delta, None) * 2
+        for part in ops.add_norm(hidden, other, its, 1e-6)
+    ]
     slots = torch.tensor([3, 1, 16, 8, 0], device=device)
     places = TokenSlots(slots, random(count, dim), random(count, dim))
     projected = random(batch, count, (heads + 2 * kv_heads) * dim)
-    for norms in (None, QKNorms(random(dim), random(dim), 1e-6)) * 2:
+    wide = QKNorms(random(dim).float() + 1, random(dim).float() + 1, 1e-6)
+    for norms in (None, QKNorms(random(dim), random(dim), 1e-6), wide) * 2:
         slabs = [random(batch, kv_heads, capacity, dim) for _ in range(2)]
         results += [ops.rotate_scatter(projected, norms, places, slabs[0], slabs[1]), *slabs]
-    results += [ops.swiglu(random(batch, count, 2 * width)) for _ in range(2)]
+    results += [gated(random(batch, count, 2 * width)) for gated in (ops.swiglu, ops.geglu) for _ in range(2)]
     return [tensor.float() for tensor in results]

@@ -1,4 +1,4 @@
-"""Triton kernels for residual sum with norm, rotation with cache write, and SwiGLU.
+"""Triton kernels for residual sum with norm, rotation with cache write, and gated units.
 
 The reference is in `fused_ops`, which imports this module only where Triton can be used.
 
@@ -23,8 +23,8 @@ HEADS_AT_ONCE = 4
 """Heads of one token per program: enough to load 16 bytes per thread, few enough to fill a GPU with 128 tokens."""
 ROTATE_WARPS = 1
 COLUMNS = 1024
-"""Columns of SwiGLU per program."""
-SWIGLU_WARPS = 4
+"""Columns of a gated unit per program."""
+GLU_WARPS = 4
 
 
 class TritonOps:
@@ -79,11 +79,20 @@ class TritonOps:
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `fused_ops.FusedOps`."""
-        assert gate_up.is_contiguous() and gate_up.shape[-1] % 2 == 0
-        inner = gate_up.shape[-1] // 2
-        result = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)
-        _swiglu_launch(gate_up.dtype, inner)((result.numel() // inner, -(-inner // COLUMNS), 1), (gate_up, result))
-        return result
+        return _gated(gate_up, gelu=False)
+
+    def geglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `fused_ops.FusedOps`."""
+        return _gated(gate_up, gelu=True)
+
+
+def _gated(gate_up: torch.Tensor, *, gelu: bool) -> torch.Tensor:
+    assert gate_up.is_contiguous() and gate_up.shape[-1] % 2 == 0
+    inner = gate_up.shape[-1] // 2
+    result = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)
+    launch = _gated_launch(gate_up.dtype, inner, gelu)
+    launch((result.numel() // inner, -(-inner // COLUMNS), 1), (gate_up, result))
+    return result
 
 
 @functools.lru_cache(maxsize=256)
@@ -101,8 +110,8 @@ def _rotation_launch(
 
 
 @functools.lru_cache(maxsize=256)
-def _swiglu_launch(dtype: torch.dtype, inner: int) -> CompiledLaunch:
-    return CompiledLaunch(_swiglu, {"INNER": inner, "BLOCK": COLUMNS}, {"num_warps": SWIGLU_WARPS})
+def _gated_launch(dtype: torch.dtype, inner: int, gelu: bool) -> CompiledLaunch:
+    return CompiledLaunch(_glu, {"INNER": inner, "BLOCK": COLUMNS, "GELU": gelu}, {"num_warps": GLU_WARPS})
 
 
 def norm_warps(block: int) -> int:
@@ -212,12 +221,18 @@ def _rotate_scatter(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _swiglu(gate_up, result, INNER: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Some columns of one row; grid (rows, blocks of columns)."""
+def _glu(  # type: ignore[no-untyped-def]
+    gate_up, result, INNER: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr
+):
+    """Some columns of one row of SwiGLU, or of GeGLU with GELU's approximation; grid (rows, blocks of columns)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < INNER
     gate = tl.load(gate_up + row * 2 * INNER + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * INNER + INNER + columns, mask=inside, other=0.0).to(tl.float32)
-    gate = (gate / (1.0 + tl.exp(-gate))).to(result.dtype.element_ty).to(tl.float32)
+    # tanh(a) = 2 / (1 + exp(-2 a)) - 1, so gate * (1 + tanh(a)) / 2 = gate / (1 + exp(-2 a)).
+    inner = gate
+    if GELU:
+        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    gate = (gate / (1.0 + tl.exp(-inner))).to(result.dtype.element_ty).to(tl.float32)
     tl.store(result + row * INNER + columns, (gate * up).to(result.dtype.element_ty), mask=inside)

@@ -7,7 +7,7 @@ import torch
 
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.cpu_decode import DecodeStep, _Norm
-from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.families import is_plain
 from desk_rag.kv.forward.runner import ModelPass, ModelRunner
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.rope import build_tables
@@ -62,7 +62,7 @@ def both(model: LanguageModel, context: int) -> tuple[list[torch.Tensor], list[t
 @pytest.mark.parametrize("one", FAMILIES, ids=lambda one: one.name)
 def test_every_family_either_agrees_with_its_own_pass_or_keeps_it(one: Family) -> None:
     model = build_model(one)
-    if not supports(model):
+    if not is_plain(model):
         cache = SlabCache(model, 60)
         assert DecodeStep.of(model, cache, build_tables(model, 60)) is None
         return

@@ -16,7 +16,8 @@ pytest.importorskip("triton")
 from desk_rag.kv.cache import SlabCache, SlabLayer, SlabRows
 from desk_rag.kv.forward.attention import attend, attend_whole
 from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, PiecewiseGraphs
-from desk_rag.kv.forward.fused_decoder import FusedDecoder, supports
+from desk_rag.kv.forward.families import is_plain, supports, windows
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.forward.inputs import Inputs, Questions, padded
 from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding, SplitTuning
 from desk_rag.kv.kernels.fused_inputs import TokenSlots
@@ -27,6 +28,7 @@ from tests.models import DEVICE, FAMILIES, Family, build_model, on_device
 
 BY_NAME = {family.name: family for family in FAMILIES}
 PLAIN = ["llama", "llama-llama3", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral"]
+SERVED = [*PLAIN, "mistral-sliding", "gemma3", "smollm3"]
 
 
 def ids(count: int, batch: int = 1, seed: int = 3) -> torch.Tensor:
@@ -41,7 +43,7 @@ def reference(model: LanguageModel, prompt: torch.Tensor, split: int) -> tuple[t
     return logits, cache
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", SERVED)
 def test_a_question_over_a_filled_cache_has_the_models_own_logits(name: str) -> None:
     model = build_model(BY_NAME[name])
     prompt = ids(60)
@@ -52,7 +54,7 @@ def test_a_question_over_a_filled_cache_has_the_models_own_logits(name: str) -> 
     logits = FusedDecoder(model, cache.layers, build_tables(model, 60)).run(prompt[:, 41:], 41, before=calls.append)
     spread = expected.std().item()
     assert (logits[0] - expected).abs().max().item() < 1e-4 * spread
-    assert calls == [0, 1, 2]
+    assert calls == list(range(model.spec.num_layers))
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
         torch.testing.assert_close(mine.key_slab, other.key_slab, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(mine.value_slab, other.value_slab, rtol=1e-4, atol=1e-4)
@@ -93,7 +95,7 @@ def test_questions_of_any_length_and_context_are_one_pass(order: tuple[int, ...]
     slabs = rows_of(model, 4, 100)
     decoder = FusedDecoder(model, slabs.layers, build_tables(model, 100), graphs=False)
     if by_kernel:  # which reads from memory where each question is
-        decoder._split = FlashDecoding(
+        decoder._splits[0] = FlashDecoding(
             model.spec.num_heads, model.spec.num_kv_heads, model.spec.head_dim, torch.float32, model.device,
             SplitTuning(block=16, tile=16, stages=1),
         )  # fmt: skip
@@ -163,7 +165,7 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
     with torch.inference_mode():
         numbers = torch.tensor([[100 - bucket], [0], [bucket - 1]])
         inputs = Inputs(torch.zeros((1, bucket), dtype=torch.int64), numbers)
-        spots: list[TokenSlots] = []
+        spots: list[list[TokenSlots]] = []
         attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
         state: list[torch.Tensor] = []
         pieces, results = [], []
@@ -211,7 +213,7 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
         layer.value_slab.fill_(float("nan"))
     model.forward(prompt[0, :41], cache, 0, logits=False)
     decoder = FusedDecoder(model, cache.layers, build_tables(model, 100), layers_per_graph=layers)
-    decoder._split = by_torch
+    decoder._splits[0] = by_torch
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
         inputs, attended = decoder._memory(1, bucket)
@@ -259,7 +261,7 @@ def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest
 
     monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", refuse)
     decoder._graphs = True
-    decoder._split = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
+    decoder._splits[0] = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
     for _ in range(2):
         logits = decoder.run(prompt[:, 41:], 41)
         assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
@@ -282,7 +284,7 @@ def test_a_recording_that_memory_is_too_short_for_is_tried_again(monkeypatch: py
 
     monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", too_short)
     decoder._graphs = True
-    decoder._split = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
+    decoder._splits[0] = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
     for _ in range(2):
         logits = decoder.run(prompt[:, 41:], 41)
         assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
@@ -328,18 +330,29 @@ def test_projections_are_moved_once_and_still_belong_to_their_modules() -> None:
     assert narrow.data_ptr() == wide.data_ptr() + wide.numel() * wide.element_size()
 
 
-def test_models_with_sliding_windows_are_left_to_transformers() -> None:
-    assert supports(build_model(BY_NAME["qwen3"]))
-    assert not supports(build_model(BY_NAME["mistral-sliding"]))
-    assert not supports(build_model(BY_NAME["gemma2"]))
+def test_models_are_told_apart_by_what_their_layers_do() -> None:
+    assert is_plain(build_model(BY_NAME["qwen3"])) and supports(build_model(BY_NAME["qwen3"]))
+    for name in ("mistral-sliding", "gemma3", "smollm3"):
+        model = build_model(BY_NAME[name])
+        assert supports(model) and not is_plain(model), "the passes for layers that are all alike"
+    sliding = windows(build_model(BY_NAME["gemma3"]))
+    assert any(sliding) and not all(sliding)
+    assert not supports(build_model(BY_NAME["gemma2"])), "soft-capped scores"
+
+
+@pytest.mark.parametrize("name", ["mistral-sliding", "gemma3"])
+def test_windows_are_shorter_than_the_context_of_these_tests(name: str) -> None:
+    assert 0 < max(windows(build_model(BY_NAME[name]))) < 41
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("count", [1, 5, 19, 100])
-@pytest.mark.parametrize("layers", [0, 1, 2, 28])
-def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
-    model = on_device(build_model(BY_NAME["qwen2"], torch.bfloat16))
+@pytest.mark.parametrize(
+    ("layers", "name"), [*((layers, "qwen2") for layers in (0, 1, 2, 28)), (2, "gemma3"), (2, "mistral-sliding")]
+)
+def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int, name: str) -> None:
+    model = on_device(build_model(BY_NAME[name], torch.bfloat16))
     prompt = ids(50 + count).cuda()
     tables = build_tables(model, 512)
     outputs = []
@@ -356,7 +369,8 @@ def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
         model.forward(prompt[0, :50], cache, 0, logits=False)
         outputs.append(decoder.run(prompt[:, 50 : 50 + count], 50)[0].float().clone())
         assert all(bool(other.isnan().all()) for other in others), "the pass wrote into memory that is not its own"
-    recorded = decoder._attention_graphs if layers and decoder._split is not None else decoder._piecewise_graphs
+    whole = layers and None not in decoder._splits.values()
+    recorded = decoder._attention_graphs if whole else decoder._piecewise_graphs
     assert recorded, "no graph was recorded: both passes were the same one"
     assert (outputs[0] - outputs[1]).abs().max().item() <= 0.25 * outputs[0].std().item()
     expected, _ = reference(model, prompt, 50)

@@ -56,7 +56,7 @@ def run(case: Case, decoder: SparseDecoder | None = None) -> torch.Tensor:
 
 
 def as_transformers_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.supports", lambda model: False)
+    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.is_plain", lambda model: False)
 
 
 def packed_of(decoder: SparseDecoder) -> list[object]:

@@ -87,7 +87,7 @@ def test_constants_are_told_in_the_kernels_order() -> None:
     launches = [
         fused_ops_triton._norm_launch(torch.float16, torch.float16, 96, True),
         fused_ops_triton._rotation_launch((torch.float16,) * 3, 4, 2, 32, False),
-        fused_ops_triton._swiglu_launch(torch.float16, 96),
+        fused_ops_triton._gated_launch(torch.float16, 96, False),
         sparse_queries_triton._launch((2, 4, 32, 64, 32), torch.float16, True, 4, 2),
     ]
     for launch in launches:

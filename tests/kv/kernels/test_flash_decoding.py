@@ -43,13 +43,13 @@ def inputs(
     return query.transpose(1, 2).narrow(2, 0, count), keys, values
 
 
-def split(tensors: Tensors, tuning: SplitTuning | None = SMALL) -> FlashDecoding:
+def split(tensors: Tensors, tuning: SplitTuning | None = SMALL, window: int = 0) -> FlashDecoding:
     query, keys, _ = tensors
-    return FlashDecoding(query.shape[1], keys.shape[1], query.shape[3], query.dtype, query.device, tuning)
+    return FlashDecoding(query.shape[1], keys.shape[1], query.shape[3], query.dtype, query.device, tuning, window)
 
 
-def close(got: torch.Tensor, tensors: Tensors) -> None:
-    wanted = reference(*tensors)
+def close(got: torch.Tensor, tensors: Tensors, window: int = 0) -> None:
+    wanted = reference(*tensors, window)
     assert got.shape == wanted.shape and got.dtype == tensors[0].dtype
     assert (got.float() - wanted).abs().max().item() <= TOLERANCE[got.dtype] * wanted.abs().max().item()
 
@@ -73,6 +73,22 @@ def test_divided_attention_is_attention(
 ) -> None:
     tensors = inputs(batch, heads, kv_heads, dim, count, length, dtype)
     close(split(tensors)(*tensors), tensors)
+
+
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 48, 500])
+@pytest.mark.parametrize(("count", "length"), [(1, 70), (1, 9), (7, 100), (40, 97), (33, 33)])
+def test_a_window_hides_what_is_older(count: int, length: int, window: int) -> None:
+    """With a known length, with the start in memory, and by torch; the control sees one slot more."""
+    tensors = inputs(1, 6, 2, 32, count, length)
+    query, keys, values = tensors
+    attention = split(tensors, window=window)
+    close(attention(*tensors), tensors, window)
+    start = torch.tensor([[length - count], [0]], device=DEVICE)
+    close(attention(query, keys, values, None, start), tensors, window)
+    close(attend(query, keys, values, window), tensors, window)
+    if window < length:
+        seen, wider = (reference(*tensors, size) for size in (window, window + 1))
+        assert (seen - wider).abs().max() > 1e-2 * seen.abs().max()
 
 
 @pytest.mark.parametrize("programs", [1, 3, 50])
@@ -275,7 +291,13 @@ def test_without_a_gpu_the_reference_is_used() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "dtype"),
-    [(28, 4, 128, torch.bfloat16), (8, 2, 64, torch.float16), (12, 12, 96, torch.bfloat16), (16, 1, 80, torch.float16)],
+    [
+        (28, 4, 128, torch.bfloat16),
+        (8, 2, 64, torch.float16),
+        (12, 12, 96, torch.bfloat16),
+        (16, 1, 80, torch.float16),
+        (8, 4, 256, torch.bfloat16),
+    ],
 )
 def test_on_a_gpu_the_kernels_are_proven_and_as_near_as_flash_attention(
     heads: int, kv_heads: int, dim: int, dtype: torch.dtype

@@ -131,9 +131,12 @@ def test_one_rotation_is_what_its_angle_says() -> None:
 def test_gates_open(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     both = random(*shape[:2], 2 * shape[2], dtype=dtype) * 4
     both[0, 0, 0], both[0, 0, 1] = -200.0, 200.0
-    got = TritonOps().swiglu(both)
-    assert got.shape == shape and got.isfinite().all()
-    close(got, TorchOps().swiglu(both))
+    for got, expected in (
+        (TritonOps().swiglu(both), TorchOps().swiglu(both)),
+        (TritonOps().geglu(both), TorchOps().geglu(both)),
+    ):
+        assert got.shape == shape and got.isfinite().all()
+        close(got, expected)
 
 
 def test_what_is_not_contiguous_is_refused() -> None:

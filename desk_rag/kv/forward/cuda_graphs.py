@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -49,32 +49,43 @@ class AttentionGraphs:
     logits: torch.Tensor
 
 
-def record(
-    device: torch.device, parts: Callable[[Callable[[Part], None]], T]
-) -> tuple[tuple[torch.cuda.CUDAGraph, ...], T]:
-    """Record one graph per part that `parts` passes on, with shared memory; also returns its result.
+class GraphRecorder:
+    """Records the graphs of one pass, of which no two run at once: they share memory, and cuBLAS's work space.
 
-    Raises RuntimeError where this machine cannot record them.
+    That work space is kept for each stream that ever ran a product, and memory for each pool.
     """
-    graphs: list[torch.cuda.CUDAGraph] = []
-    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        parts(lambda part: part())
-        torch.cuda.synchronize(device)
-        pool = torch.cuda.graph_pool_handle()
 
-        def keep(part: Part) -> None:
-            graph = torch.cuda.CUDAGraph()
-            # "thread_local", because reader threads copy to the GPU meanwhile. torch's context manager is not used:
-            # it empties the memory cache and collects garbage before every part.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                part()
-            finally:
-                graph.capture_end()
-            graphs.append(graph)
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
 
-        result = parts(keep)
-    torch.cuda.current_stream(device).wait_stream(side)
-    return tuple(graphs), result
+    def record(self, parts: Callable[[Callable[[Part], None]], T]) -> tuple[tuple[torch.cuda.CUDAGraph, ...], T]:
+        """Record one graph per part that `parts` passes on; also returns its result.
+
+        Raises RuntimeError where this machine cannot record them.
+        """
+        graphs: list[torch.cuda.CUDAGraph] = []
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+        side, pool = self._stream, self._pool
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            parts(lambda part: part())
+            torch.cuda.synchronize(self._device)
+
+            def keep(part: Part) -> None:
+                graph = torch.cuda.CUDAGraph()
+                # "thread_local", because reader threads copy to the GPU meanwhile. torch's context manager is not
+                # used: it empties the memory cache and collects garbage before every part.
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    part()
+                finally:
+                    graph.capture_end()
+                graphs.append(graph)
+
+            result = parts(keep)
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        return tuple(graphs), result

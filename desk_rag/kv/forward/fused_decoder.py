@@ -25,7 +25,7 @@ import torch
 
 from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.forward.attention import Attention, attend, attend_rows
-from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Part, PiecewiseGraphs, bucket_of, record
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, GraphRecorder, Part, PiecewiseGraphs, bucket_of
 from desk_rag.kv.forward.families import supports, windows
 from desk_rag.kv.forward.inputs import Inputs, Questions
 from desk_rag.kv.forward.projections import FusedLayer, Packed, RmsNorm, add_norm
@@ -86,7 +86,7 @@ class FusedDecoder:
         # in recording state.
         recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
         self._graphs = graphs and recordable
-        self._layers_per_graph = layers_per_graph
+        self._layers_per_graph, self._recorder = layers_per_graph, GraphRecorder(model.device)
         self._bind(layers)
 
     def over(self, layers: Sequence[SlabLayer]) -> FusedDecoder:
@@ -316,13 +316,13 @@ class FusedDecoder:
 
     def _record_pieces(self, batch: int, bucket: int) -> PiecewiseGraphs:
         inputs, attended = self._memory(batch, bucket)
-        graphs, (queries, logits) = record(self._model.device, functools.partial(self._pieces, inputs, attended))
+        graphs, (queries, logits) = self._recorder.record(functools.partial(self._pieces, inputs, attended))
         return PiecewiseGraphs(inputs, attended, graphs, tuple(queries), logits)
 
     def _record_stretches(self, batch: int, bucket: int) -> AttentionGraphs:
         inputs, attended = self._memory(batch, bucket)
         ends = self._ends(bucket)
-        graphs, logits = record(self._model.device, functools.partial(self._stretches, inputs, attended, ends))
+        graphs, logits = self._recorder.record(functools.partial(self._stretches, inputs, attended, ends))
         return AttentionGraphs(inputs, attended, ends, graphs, logits)
 
     def _memory(self, batch: int, bucket: int) -> tuple[Inputs, torch.Tensor]:

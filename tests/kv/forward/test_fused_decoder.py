@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 from desk_rag.kv.cache import SlabCache, SlabLayer, SlabRows
 from desk_rag.kv.forward.attention import attend, attend_whole
-from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, PiecewiseGraphs
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, GraphRecorder, PiecewiseGraphs
 from desk_rag.kv.forward.families import is_plain, supports, windows
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.forward.inputs import Inputs, Questions, padded
@@ -255,11 +255,11 @@ def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest
     decoder = FusedDecoder(model, cache.layers, build_tables(model, 100))
     tried: list[str] = []
 
-    def refuse(device: torch.device, parts: Any) -> None:
+    def refuse(recorder: GraphRecorder, parts: Any) -> None:
         tried.append(parts.func.__name__)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", refuse)
+    monkeypatch.setattr(GraphRecorder, "record", refuse)
     decoder._graphs = True
     decoder._splits[0] = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
     for _ in range(2):
@@ -278,11 +278,11 @@ def test_a_recording_that_memory_is_too_short_for_is_tried_again(monkeypatch: py
     decoder = FusedDecoder(model, cache.layers, build_tables(model, 100))
     recordings: list[str] = []
 
-    def too_short(device: torch.device, parts: Any) -> None:
+    def too_short(recorder: GraphRecorder, parts: Any) -> None:
         recordings.append(parts.func.__name__)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", too_short)
+    monkeypatch.setattr(GraphRecorder, "record", too_short)
     decoder._graphs = True
     decoder._splits[0] = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
     for _ in range(2):

@@ -143,7 +143,7 @@ def with_others(
             event = Finished(done)
         rows = _others(store, done, question, under)
         others = _other_values(store, done, question, embedder, span_scorer)
-        corrected = correction_of(store, done, question, under, span_scorer) if _asks_plainly(done, question) else None
+        corrected = _correction(store, done, question, under, span_scorer)
         corrected = (successor.row, successor.name) if successor is not None else corrected
         rows += [row for row in others if row.passage.path not in {known.passage.path for known in rows}]
         rows = [row for row in rows if corrected is None or row.passage.path != corrected[0].passage.path]
@@ -171,6 +171,15 @@ def with_others(
         is_newest = both.text != done.text or asks_now(question) or asks_at_last(question)
         advice = "" if is_newest and not both.doubtful else ". Name the one that is meant"
         yield Finished(replace(both, notices=(*both.notices, f"{comparison}{more}{advice}")))
+
+
+def _correction(
+    store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
+) -> tuple[Row, str] | None:
+    """What corrects an answer, even a doubtful one, to a question that does not ask for what was said at first."""
+    if asks_then(question) or asks_whether(question) or not _asks_plainly(replace(done, support=None), question):
+        return None
+    return correction_of(store, done, question, under, span_scorer)
 
 
 def _at_time_asked(

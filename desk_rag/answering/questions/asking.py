@@ -35,6 +35,7 @@ from desk_rag.answering.questions.narrowing import named_files, narrow, without_
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import name_day
+from desk_rag.answering.questions.one_fact.day_files import by_day_files
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
@@ -253,7 +254,11 @@ def _with_name(
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
-    for event in name_day(mails.name_first_person(_read(reader, question, look), question), question):
+    events = name_day(mails.name_first_person(_read(reader, question, look), question), question)
+    of_days = by_day_files(
+        events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
+    )
+    for event in of_days:
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
             citation, today = done.citations[0], datetime.now(UTC).astimezone().date()

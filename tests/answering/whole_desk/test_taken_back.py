@@ -54,6 +54,10 @@ _FILES = {
         "The lease of 2 April 2021 is changed as follows.\nThe rent is amended to 345 pounds a year.\n"
         "The lessee is now Nell Brandt.\n"
     ),
+    "post/slipway quote.txt": "Bowen Marine\n3 May 2024\n\nThe slipway is due to be completed on 31 May 2024.\n",
+    "log/2024-06-14.txt": "Slipway: concrete poured, job complete. Trestles put back in the shed.\n",
+    "log/2024-06-20.txt": "Painted the tender. Weather fair.\n",
+    "log/2024-06-21.txt": "Slipway: the mayor came to look.\n",
 }  # fmt: skip
 
 
@@ -111,3 +115,28 @@ def test_what_was_said_at_first_is_still_known(engine: AnswerEngine) -> None:
 
 def test_a_later_mail_that_is_read_first_answers_alone(engine: AnswerEngine) -> None:
     assert "oxide red" in printed(engine, "What colour will the yard gates be?").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("question", "day"),
+    [
+        ("When was the slipway completed?", "14 June 2024"),
+        ("When was the slipway finished?", "14 June 2024"),
+        ("When was the tender painted?", "20 June 2024"),
+    ],
+)
+def test_the_file_of_a_day_says_when_something_was_done(engine: AnswerEngine, question: str, day: str) -> None:
+    lines = printed(engine, question).splitlines()
+    assert day in lines
+    assert f"(The day is in the name of 2024-06-{day[:2]}.txt)" in lines
+    assert not any("may not answer" in line for line in lines)
+
+
+def test_a_plan_stands_beside_what_was_done(engine: AnswerEngine) -> None:
+    text = printed(engine, "When was the slipway completed?")
+    assert "due to be completed on 31 May 2024." in text
+    assert "slipway quote.txt says what was planned" in text
+
+
+def test_a_diary_is_not_read_into(engine: AnswerEngine) -> None:
+    assert "2024-06-" not in printed(engine, "When was the chimney swept?")

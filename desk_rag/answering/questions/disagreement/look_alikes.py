@@ -44,6 +44,7 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.holders import newer_holder
 from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
@@ -295,7 +296,7 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         passages = store.passages_of(row.path)
         if question_stems & (own_stems - _stems(row, passages)):
             continue  # a word of the question stands only in the quoted document
-        sentence = _answering(passages, frame, of_question, done.text, question_stems)
+        sentence = _answering(passages, frame, of_question, done.text, question_stems, kind_asked(question))
         others += [sentence] if sentence is not None else []
     return others
 
@@ -307,12 +308,19 @@ def _asks_plainly(done: Answer, question: str) -> bool:
 
 
 def _answering(
-    passages: Sequence[Passage], frame: set[str], of_question: set[str], answer: str, question: set[str]
+    passages: Sequence[Passage],
+    frame: set[str],
+    of_question: set[str],
+    answer: str,
+    question: set[str],
+    kind: AnswerKind | None,
 ) -> Row | None:
     """The sentence with the words around the answer, or all of the question's, and without the answer; or None."""
     for passage in passages:
         for unit in quotable(passage.chunk.text):
             stems = content_stems(unit)
+            if kind is not None and not is_of_kind(kind, unit):
+                continue
             is_asked = len(question) > 1 and question <= frame & stems
             if not is_asked and (len(frame & stems) < _OF_FRAME * len(frame) or not of_question <= stems):
                 continue

@@ -14,6 +14,7 @@ from desk_rag.ingest import pipeline
 from desk_rag.model import weights
 from desk_rag.model.prompt import load_prompt
 from desk_rag.store.store import Store
+from tests.files.pdf_pages import pdf_of
 
 _INVOICES = (
     ("2024-01", "Ashby School", "9 March 2024", "680.00", "paid on 30 March 2024"),
@@ -213,3 +214,15 @@ def test_an_invoice_that_is_not_paid_is_left_out_of_what_was_paid(both_ways: Sto
     answer = _asked(both_ways, "What did the Tarn Council pay us in 2023?")
     assert answer is not None
     assert "Left out, because by their own words not paid yet: P-8.txt." in answer.text
+
+
+def test_lines_of_a_pdf_that_were_joined_still_have_number_and_payment(tmp_path: Path) -> None:
+    lines = ["Inkwell Supplies", "Invoice 20931", "To: Pell & Co", "Date: 9 January 2024", "Paper 60.00", "Toner 24.20",
+             "Total: 84.20 pounds", "Paid by card", "Thank you"]  # fmt: skip
+    page = [(60, 800 - 14 * number, 11, line) for number, line in enumerate(lines)]
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "Inkwell.pdf").write_bytes(pdf_of(page))
+    with _index(tmp_path, {}) as opened:
+        answer = _asked(opened, "Is invoice 20931 paid?")
+    assert answer is not None
+    assert answer.text.startswith("Yes, invoice 20931 says that it is paid:")

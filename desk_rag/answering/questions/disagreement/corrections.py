@@ -23,6 +23,7 @@ from desk_rag.answering.questions.disagreement.values import (
     value_in,
 )
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 _MOST_PASSAGES = 12
 """Passages with words of the question, and of a correction, that are looked through."""
 _WORD = re.compile(r"[^\W\d_]{2}")
+_ASKS_FOR_TEXT = re.compile(r"^(?:why|how)\b(?!\s+(?:much|many|long|high|old|far|often)\b)", re.I)
+"""Asks for a reason or a way, which a later one does not replace."""
+_MOST_WORDS = 8
+"""Words of a value; a longer text is not replaced by another."""
 _FEWEST_SHARED = 2
 """Words that a sentence which announces a change, and what it stands under, share with the question."""
 _LEAST_LOG_ODDS = -2.0
@@ -46,6 +51,8 @@ def correction_of(
 ) -> tuple[Row, str] | None:
     """The sentence of another document that corrects the quoted one, and its value; None if there is none."""
     citation = done.citations[0]
+    if _ASKS_FOR_TEXT.match(question.strip()) or len(done.text.split()) > _MOST_WORDS:
+        return None
     quoted_day = day_of(store, citation.path)
     for hit in store.search_words(f"{question} {done.text} correction corrected", _MOST_PASSAGES, under):
         passage = store.passage(hit.chunk_id, under)
@@ -54,19 +61,25 @@ def correction_of(
         units = list(_correcting(passage, question, done.text))
         if not units:
             continue
-        day = day_of(store, passage.path)
-        if (
-            day is not None
-            and quoted_day is not None
-            and (day.year, day.month, day.day) < (quoted_day.year, quoted_day.month, quoted_day.day)
-        ):
+        order = _order(day_of(store, passage.path), quoted_day)
+        if order is not None and order < 0:
             continue
+        if order is None and not VALUE.search(done.text):
+            continue  # words differ for many reasons: only a later document takes them back
         (scores,) = span_scorer.read(question, [place_of_passage(passage)])
         for unit in units:
             value = _other_value(question, scores, passage.chunk.text, unit, (done.text, citation.quote))
             if value:
                 return Row(passage, unit), value
     return None
+
+
+def _order(one: Date | None, other: Date | None) -> int | None:
+    """1 if a day is later than another, -1 if it is earlier, 0 for the same; None if one is not known."""
+    if one is None or other is None:
+        return None
+    mine, others = (one.year, one.month, one.day), (other.year, other.month, other.day)
+    return (mine > others) - (mine < others)
 
 
 def _correcting(passage: Passage, question: str, answer: str) -> Iterator[str]:
@@ -93,6 +106,8 @@ def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: t
     value = value_in(question, scores, text, unit, VALUE if is_number else _WORD)
     if is_number:
         return value if differ(old, (value, unit)) else ""
+    if len(value.split()) > _MOST_WORDS:
+        return ""
     is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not _is_part(old[0], value)
     return value if is_other and log_odds(scores, text, unit) >= _LEAST_LOG_ODDS else ""
 

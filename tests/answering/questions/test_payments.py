@@ -210,6 +210,14 @@ def test_what_is_paid_and_what_is_owed_by_whom(both_ways: Store, question: str, 
     assert answer.text.startswith(beginning)
 
 
+def test_who_sends_one_invoice_and_gets_another_owns_the_folder(tmp_path: Path) -> None:
+    names = ("out/P-8.txt", "in/Bowen 401.txt")
+    with _index(tmp_path, {name: _BOTH_WAYS[name] for name in names}) as opened:
+        answer = _asked(opened, "What is the total of the unpaid invoices?")
+    assert answer is not None
+    assert answer.text.startswith("7,680.00 pounds in invoices that Pell & Co sent, 990.00 pounds in those of others")
+
+
 def test_an_invoice_that_is_not_paid_is_left_out_of_what_was_paid(both_ways: Store) -> None:
     answer = _asked(both_ways, "What did the Tarn Council pay us in 2023?")
     assert answer is not None

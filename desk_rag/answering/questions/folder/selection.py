@@ -82,11 +82,18 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
 
 
 def own_issuers(records: Sequence[Record]) -> set[str]:
-    """The parties, in small letters, that alone wrote to several others, as the owner of the folder does."""
+    """The parties, in small letters, that the folder belongs to.
+
+    The only one that both sends such documents and gets some of others, or those that alone wrote to several others.
+    """
     written_to: dict[str, set[str]] = {}
     for record in records:
         if record.party and record.recipients:
             written_to.setdefault(record.party.casefold(), set()).add(record.recipients.casefold())
+    gets = {party for party in written_to for other, names in written_to.items()
+            if other != party and any(content_stems(party) <= content_stems(name) for name in names)}  # fmt: skip
+    if len(gets) == 1:
+        return gets
     return {party for party, names in written_to.items()
             if len(names) > 1 and not set.intersection(*map(content_stems, names))  # not two spellings of one name
             and not any(names & others for other, others in written_to.items() if other != party)}  # fmt: skip

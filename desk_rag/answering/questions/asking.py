@@ -35,13 +35,14 @@ from desk_rag.answering.questions.narrowing import named_files, narrow, without_
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import name_day
+from desk_rag.answering.questions.one_fact.day_files import by_day_files
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.amounts import not_the_sum
 from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.correspondence import correspondents
-from desk_rag.answering.requirements.dates import dates, past_note, relative_note, without_dates
+from desk_rag.answering.requirements.dates import dates, days_until, past_note, relative_note, when_asked, without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import fields, rows_alike
@@ -97,15 +98,24 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
     began, first_text = time.perf_counter(), None
     typed, question = question, as_in_documents(reader.store, question)
     spelled = spelled_as_documents(reader.store, question, in_english=not foreign_language(question))
-    for event in _answer(reader, question if spelled is None else spelled.question, under):
+    read_as = question if spelled is None else spelled.question
+    when = when_asked(read_as)
+    for event in _answer(reader, when or read_as, under):
         if first_text is None and isinstance(event, Evidence | AnswerText):
             first_text = time.perf_counter() - began
         if isinstance(event, Finished):
             timed = replace(event.answer.timings, first_text=first_text)
             event = _with_unmet(_with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under))
             event = event if spelled is None else _with_spelling(event, spelled)
+            event = _with_days_until(event) if when else event
             event = Finished(replace(event.answer, question=typed))
         yield event
+
+
+def _with_days_until(event: Finished) -> Finished:
+    """Say how far off the day is that was asked for."""
+    note = days_until(event.answer.text, datetime.now(UTC).astimezone().date()) if event.answer.found else ""
+    return Finished(replace(event.answer, notices=(*event.answer.notices, note))) if note else event
 
 
 def _with_spelling(event: Finished, spelled: Spelled) -> Finished:
@@ -253,7 +263,11 @@ def _with_name(
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
-    for event in name_day(mails.name_first_person(_read(reader, question, look), question), question):
+    events = name_day(mails.name_first_person(_read(reader, question, look), question), question)
+    of_days = by_day_files(
+        events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
+    )
+    for event in of_days:
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
             citation, today = done.citations[0], datetime.now(UTC).astimezone().date()
@@ -268,7 +282,8 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             if reason and not done.doubtful:
                 done = _with_doubt(done, reason)
             counted_from = _day_meant(reader.store, done)
-            notices = filter(None, (counted_from, doubts.unit_meant(question, done.text, quote)))
+            of_unit, of_more = doubts.unit_meant(question, done.text, quote), doubts.one_of_several(question, done.text)
+            notices = filter(None, (counted_from, of_unit, of_more))
             event = Finished(replace(done, notices=(*done.notices, *notices)))
         yield event
 

@@ -34,6 +34,10 @@ _RELATIVE = re.compile(
 )
 
 
+_HOW_LONG_UNTIL = re.compile(
+    r"^how\s+(?:long|many\s+(?:days|weeks|months|years))\s+(?:(?:is|are)\s+(?:it|there|left)\s+)?(?:until|till|before)\s+(?P<event>\S.*)",
+    re.I | re.S,
+)
 _ASKS_NEXT = re.compile(r"\b(?:is|are|will|does|do)\b.*\b(?:next|upcoming)\b", re.I)
 
 
@@ -93,6 +97,25 @@ def past_note(question: str, answer: str, today: date) -> str:
     latest = max((one.year, one.month, one.day or 31) for one in days)
     is_past = latest < (today.year, today.month, today.day)
     return f"“{answer.strip()}” is past, today is {_in_words(today)}" if is_past else ""
+
+
+def when_asked(question: str) -> str:
+    """The question for the day itself, where one asks how long it is until then: 'When the lease ends?'; else ''."""
+    match = _HOW_LONG_UNTIL.match(" ".join(question.split()))
+    return f"When {match['event']}" if match is not None else ""
+
+
+def days_until(answer: str, today: date) -> str:
+    """A sentence that says how far off the day of an answer is; empty if it names none in full."""
+    days = [one for one in dates(answer) if one.year and one.month and one.day]
+    if len(days) != 1:
+        return ""
+    try:
+        away = (date(days[0].year, days[0].month, days[0].day) - today).days
+    except ValueError:  # 31 February
+        return ""
+    number = f"{abs(away):,} day{'' if abs(away) == 1 else 's'}"
+    return f"Today is {_in_words(today)}, so that {f'is in {number}' if away >= 0 else f'was {number} ago'} (computed)"
 
 
 def _day_after(begin: date, count: str, unit: str) -> date:

@@ -38,6 +38,11 @@ HOME = Place("It goes to Nasreen, who was first on the waiting list.", "minutes"
         ("Who had it before?", "the waiting list", HOME, True),
         ("How much is in the account?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), True),
         ("How much is the retention?", "5 per cent", Place("Retention is 5 per cent until the end.", "c", 0), False),
+        ("What is our fee for the mill?", "9.5 %", Place("Our fee for the mill is to be 9.5 %.", "c", 0), False),
+        ("How many members voted?", "60 per cent", Place("Sixty: 60 per cent of the members voted.", "c", 0), True),
+        ("What does the roof cost?", "5 per cent", Place("The retention for the roof is 5 per cent.", "c", 0), True),
+        ("What does Judith do?", "5 January", Place("Judith 5 January", "birthdays", 0), True),
+        ("What does Judith do?", "office manager", Place("Judith is the office manager.", "c", 0), False),
         ("When was the pool opened?", "3 May", Place("The pool was to be opened on 3 May.", "c", 0), True),
         ("What interest does the account pay?", "4.1 %", Place("account: A; rate: 4.1 %", "", 0), False),
     ],
@@ -51,6 +56,20 @@ def test_a_unit_that_is_left_out_is_named() -> None:
     assert "“two” is of months" in doubts.unit_meant("How long is the notice for the landlord?", "two", quote)
     assert doubts.unit_meant("How long is the notice for the tenant?", "one month", quote) == ""
     assert doubts.unit_meant("How long is it let?", "two", "It is let for two years.") == ""
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "is_said"),
+    [
+        ("Which clients have we had?", "the Diocese of Bruton", True),
+        ("Which clients have we had?", "the Diocese of Bruton and Ana Lind", False),
+        ("What colours were the doors?", "red, green", False),
+        ("Which bus do we take?", "the 14", False),
+        ("Which client was the first?", "the Diocese", False),
+    ],
+)
+def test_one_of_several_is_said_to_be_one(question: str, answer: str, is_said: bool) -> None:
+    assert bool(doubts.one_of_several(question, answer)) is is_said
 
 
 PAPERS = {

@@ -14,6 +14,7 @@ from desk_rag.ingest import pipeline
 from desk_rag.model import weights
 from desk_rag.model.prompt import load_prompt
 from desk_rag.store.store import Store
+from tests.files.pdf_pages import pdf_of
 
 _INVOICES = (
     ("2024-01", "Ashby School", "9 March 2024", "680.00", "paid on 30 March 2024"),
@@ -161,3 +162,75 @@ def test_a_line_with_day_or_means_says_that_an_invoice_is_paid(tmp_path: Path) -
     assert answer is not None
     assert answer.text.startswith("1 invoice that is not paid; there are 5 in all:")
     assert "whether" not in answer.text
+
+
+_HEAD = "{0}\nInvoice {1}\nTo: {2}\nDate: {3}\nTotal: {4} pounds\n{5}\n"
+_BOTH_WAYS = {
+    "out/P-7.txt": _HEAD.format("Pell & Co", "P-7", "Tarn Council", "2 June 2023", "10,500.00", "Paid by cheque"),
+    "out/P-8.txt": _HEAD.format("Pell & Co", "P-8", "Tarn Council", "9 May 2023", "7,680.00", "Status: Not paid"),
+    "out/P-9.txt": _HEAD.format("Pell & Co", "P-9", "Mill Trust", "1 July 2023", "3,200.00", "Not yet paid"),
+    "in/Bowen 401.txt": _HEAD.format("Bowen Roofs", "401", "Pell & Co", "1 May 2023", "990.00", "Status: open"),
+    "in/Inkwell 20931.txt": _HEAD.format("Inkwell", "20931", "Pell & Co", "1 May 2024", "84.20", "Paid by card"),
+    "in/Hale 12.txt": _HEAD.format("Hale Surveys", "12", "Pell & Co", "1 May 2024", "50.00", "Thank you"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with _index(tmp_path_factory.mktemp("both"), _BOTH_WAYS) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("question", "beginning"),
+    [
+        ("Is invoice P-8 paid?", "No, invoice P-8 says that it is not paid:"),
+        ("Is invoice 20931 paid?", "Yes, invoice 20931 says that it is paid:"),
+        ("Has the Bowen bill been paid yet?", "No, the only invoice of Bowen says that it is not paid:"),
+        ("Was invoice 12 settled?", "Invoice 12 does not say whether it is paid:"),
+        ("Have the invoices to the Tarn Council been paid?", "2 invoices of Tarn Council: 1 paid, 1 not paid."),
+        ("Has the Mill Trust paid?", "No, the only invoice of Mill Trust says that it is not paid:"),
+        ("Which of our own invoices from 2023 have not been paid?", "2 invoices from 2023 that are not paid"),
+        ("Which invoices that we sent are unpaid?", "2 invoices that are not paid"),
+        ("Which invoices do we still have to pay?", "1 invoice that is not paid"),
+        (
+            "What is the total of the unpaid invoices?",
+            "10,880.00 pounds in invoices that Pell & Co sent, 990.00 pounds in those of others (computed: the"
+            " sums of 3 of 6 invoices",
+        ),
+        ("What did the Tarn Council pay us in 2023?", "10,500.00 pounds (from the only invoice of Tarn Council in"),
+        ("How much did the Mill Trust pay us?", "Nothing: 1 invoice of Mill Trust says “not paid”."),
+        ("How much does the Tarn Council owe us?", "7,680.00 pounds"),
+        ("How much do we owe Bowen?", "990.00 pounds"),
+    ],
+)
+def test_what_is_paid_and_what_is_owed_by_whom(both_ways: Store, question: str, beginning: str) -> None:
+    answer = _asked(both_ways, question)
+    assert answer is not None
+    assert answer.text.startswith(beginning)
+
+
+def test_who_sends_one_invoice_and_gets_another_owns_the_folder(tmp_path: Path) -> None:
+    names = ("out/P-8.txt", "in/Bowen 401.txt")
+    with _index(tmp_path, {name: _BOTH_WAYS[name] for name in names}) as opened:
+        answer = _asked(opened, "What is the total of the unpaid invoices?")
+    assert answer is not None
+    assert answer.text.startswith("7,680.00 pounds in invoices that Pell & Co sent, 990.00 pounds in those of others")
+
+
+def test_an_invoice_that_is_not_paid_is_left_out_of_what_was_paid(both_ways: Store) -> None:
+    answer = _asked(both_ways, "What did the Tarn Council pay us in 2023?")
+    assert answer is not None
+    assert "Left out, because by their own words not paid yet: P-8.txt." in answer.text
+
+
+def test_lines_of_a_pdf_that_were_joined_still_have_number_and_payment(tmp_path: Path) -> None:
+    lines = ["Inkwell Supplies", "Invoice 20931", "To: Pell & Co", "Date: 9 January 2024", "Paper 60.00", "Toner 24.20",
+             "Total: 84.20 pounds", "Paid by card", "Thank you"]  # fmt: skip
+    page = [(60, 800 - 14 * number, 11, line) for number, line in enumerate(lines)]
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "Inkwell.pdf").write_bytes(pdf_of(page))
+    with _index(tmp_path, {}) as opened:
+        answer = _asked(opened, "Is invoice 20931 paid?")
+    assert answer is not None
+    assert answer.text.startswith("Yes, invoice 20931 says that it is paid:")

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from desk_rag.answering.requirements.dates import Date, dates, past_note, relative_note
+from desk_rag.answering.requirements.dates import Date, dates, days_until, past_note, relative_note, when_asked
 
 WRITTEN = date(2023, 11, 30)
 
@@ -56,3 +56,13 @@ def test_only_months_and_days_of_a_calendar_are_dates(text: str, expected: list[
 def test_a_next_day_that_is_over_is_said_to_be_past(question: str, answer: str, is_past: bool) -> None:
     expected = f"“{answer}” is past, today is 30 November 2023" if is_past else ""
     assert past_note(question, answer, WRITTEN) == expected
+
+
+def test_how_long_until_asks_for_a_day_and_is_counted() -> None:
+    assert when_asked("How long until Harold retires?") == "When Harold retires?"
+    assert when_asked("How many weeks are there until the lease ends?") == "When the lease ends?"
+    assert when_asked("How long is the lease?") == ""
+    today = date(2026, 11, 26)
+    assert days_until("on 6 December 2026", today) == "Today is 26 November 2026, so that is in 10 days (computed)"
+    assert days_until("25 November 2026", today).endswith("so that was 1 day ago (computed)")
+    assert days_until("in December", today) == ""

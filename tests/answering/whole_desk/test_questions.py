@@ -133,7 +133,6 @@ def test_two_leases_are_both_quoted_unless_one_is_named(engine: AnswerEngine) ->
         "How much did we pay for the sofa?",
         "Compare the car and the ferry",
         "List all ingredients of the loaf",
-        "Is the invoice of Bright Paper paid?",
     ],
 )
 def test_a_question_for_one_fact_is_not_taken_for_one_about_the_folder(engine: AnswerEngine, question: str) -> None:
@@ -149,7 +148,7 @@ def test_the_latest_letter_is_quoted_and_not_only_named(engine: AnswerEngine) ->
 
 def test_a_total_per_supplier_has_a_line_for_each(engine: AnswerEngine) -> None:
     text = printed(engine, "What did we pay each supplier?")
-    assert "\nBright Paper: 4 invoices, 492.40 euros\nKessler Heating: 5 invoices, 4,830.83 euros\n" in text
+    assert "\nBright Paper: 3 invoices, 341.40 euros\nKessler Heating: 5 invoices, 4,830.83 euros\n" in text
     assert "books.csv" not in text
 
 
@@ -160,6 +159,7 @@ def test_a_name_after_an_at_limits_a_total(engine: AnswerEngine) -> None:
 
 def test_what_was_paid_in_a_year_names_what_it_leaves_out(engine: AnswerEngine) -> None:
     text = printed(engine, "How much did we pay in 2024?")
-    assert "2,251.65 euros (computed: the sum of 3 of 13 invoices, those in 2024" in text
+    assert "398.65 euros (from the only invoice in 2024 that is not said to be unpaid; there are 13 in all" in text
+    assert "not paid yet: Bright Paper 2024.xlsx, Nordfracht Logistics 2024.txt." in text
     assert "of nothing without an invoice" in text
     assert "3 rows of payments 2024.csv, 845.35 in all" in text

@@ -1,29 +1,49 @@
-"""Find the sentence that corrects a quoted one: 'The shed costs 310 crowns, and not 280' in later minutes."""
+"""Find what takes a quoted sentence back or replaces it: 'Forget the green. The doors shall be red' in a later mail.
+
+A correction says that something changed, and either names the old value or is about what the question asks for. The new
+value stands in the same sentence or in the next one.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
 from desk_rag.answering.questions.disagreement.newest import day_of
-from desk_rag.answering.questions.disagreement.values import CORRECTS, VALUE, differ, numbers_of, value_in
+from desk_rag.answering.questions.disagreement.values import (
+    ANNOUNCES,
+    CORRECTS,
+    VALUE,
+    differ,
+    log_odds,
+    numbers_of,
+    value_in,
+)
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 
 if TYPE_CHECKING:
-    from desk_rag.answering.evidence.span_scorer import SpanScorerLike
+    from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
     from desk_rag.store.store import Store
+    from desk_rag.store.types import Passage
 
 _MOST_PASSAGES = 12
 """Passages with words of the question, and of a correction, that are looked through."""
-_ANNOUNCED = re.compile(r"\bcorrect(?:ion|ed|s)\b|\berrat(?:um|a)\b|\bshould\s+(?:read|have\s+(?:been|read))\b", re.I)
+_WORD = re.compile(r"[^\W\d_]{2}")
+_ASKS_FOR_TEXT = re.compile(r"^(?:why|how)\b(?!\s+(?:much|many|long|high|old|far|often)\b)", re.I)
+"""Asks for a reason or a way, which a later one does not replace."""
+_MOST_WORDS = 8
+"""Words of a value; a longer text is not replaced by another."""
 _FEWEST_SHARED = 2
-"""Words that a sentence which is called a correction shares with the question; one if it names the old value."""
+"""Words that a sentence which announces a change, and what it stands under, share with the question."""
+_LEAST_LOG_ODDS = -2.0
+"""Span score from which a sentence answers the question where the answer is no number."""
 
 
 def correction_of(
@@ -31,27 +51,66 @@ def correction_of(
 ) -> tuple[Row, str] | None:
     """The sentence of another document that corrects the quoted one, and its value; None if there is none."""
     citation = done.citations[0]
-    old, about = numbers_of(done.text), content_stems(question)
-    if not old or not VALUE.search(done.text):
+    if _ASKS_FOR_TEXT.match(question.strip()) or len(done.text.split()) > _MOST_WORDS:
         return None
     quoted_day = day_of(store, citation.path)
     for hit in store.search_words(f"{question} {done.text} correction corrected", _MOST_PASSAGES, under):
         passage = store.passage(hit.chunk_id, under)
         if passage is None or passage.path == citation.path:
             continue
-        for unit in quotable(passage.chunk.text):
-            names_old = old <= numbers_of(unit) and CORRECTS.search(unit) is not None
-            shared = about & content_stems(unit)
-            if not (names_old and shared) and not (_ANNOUNCED.search(unit) and len(shared) >= _FEWEST_SHARED):
-                continue
-            (scores,) = span_scorer.read(question, [place_of_passage(passage)])
-            value = value_in(question, scores, passage.chunk.text, unit, VALUE)
-            day = day_of(store, passage.path)
-            is_older = (
-                day is not None
-                and quoted_day is not None
-                and (day.year, day.month, day.day) < (quoted_day.year, quoted_day.month, quoted_day.day)
-            )
-            if not is_older and differ((done.text, citation.quote), (value, unit)):
+        units = list(_correcting(passage, question, done.text))
+        if not units:
+            continue
+        order = _order(day_of(store, passage.path), quoted_day)
+        if order is not None and order < 0:
+            continue
+        if order is None and not VALUE.search(done.text):
+            continue  # words differ for many reasons: only a later document takes them back
+        (scores,) = span_scorer.read(question, [place_of_passage(passage)])
+        for unit in units:
+            value = _other_value(question, scores, passage.chunk.text, unit, (done.text, citation.quote))
+            if value:
                 return Row(passage, unit), value
     return None
+
+
+def _order(one: Date | None, other: Date | None) -> int | None:
+    """1 if a day is later than another, -1 if it is earlier, 0 for the same; None if one is not known."""
+    if one is None or other is None:
+        return None
+    mine, others = (one.year, one.month, one.day), (other.year, other.month, other.day)
+    return (mine > others) - (mine < others)
+
+
+def _correcting(passage: Passage, question: str, answer: str) -> Iterator[str]:
+    """The sentences that take the answer back or announce a change of it; after the former, the next one too."""
+    asked, of_answer = content_stems(question), content_stems(answer)
+    numbers, words, about = numbers_of(answer), of_answer - asked, asked - of_answer
+    labels = content_stems(f"{place_of_passage(passage).labels} {passage.title}")
+    units = list(quotable(passage.chunk.text))
+    for unit, following in zip(units, [*units[1:], ""], strict=True):
+        names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
+        takes_back = names_old and CORRECTS.search(unit) is not None
+        shared, of_labels = about & content_stems(unit), about & labels
+        if takes_back:
+            is_about = bool(shared or of_labels or about & content_stems(following))
+        else:
+            is_about = bool(shared and ANNOUNCES.search(unit)) and len(shared | of_labels) >= _FEWEST_SHARED
+        if is_about:
+            yield from filter(None, [unit, following if takes_back else ""])
+
+
+def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: tuple[str, str]) -> str:
+    """The value that a sentence gives in place of the old one; '' if it gives none, or none that differs."""
+    is_number = VALUE.search(old[0]) is not None
+    value = value_in(question, scores, text, unit, VALUE if is_number else _WORD)
+    if is_number:
+        return value if differ(old, (value, unit)) else ""
+    if len(value.split()) > _MOST_WORDS:
+        return ""
+    is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not _is_part(old[0], value)
+    return value if is_other and log_odds(scores, text, unit) >= _LEAST_LOG_ODDS else ""
+
+
+def _is_part(old: str, new: str) -> bool:
+    return content_stems(old) <= content_stems(new)

@@ -44,6 +44,7 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.holders import newer_holder
 from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
@@ -143,7 +144,7 @@ def with_others(
             event = Finished(done)
         rows = _others(store, done, question, under)
         others = _other_values(store, done, question, embedder, span_scorer)
-        corrected = correction_of(store, done, question, under, span_scorer) if _asks_plainly(done, question) else None
+        corrected = _correction(store, done, question, under, span_scorer)
         corrected = (successor.row, successor.name) if successor is not None else corrected
         rows += [row for row in others if row.passage.path not in {known.passage.path for known in rows}]
         rows = [row for row in rows if corrected is None or row.passage.path != corrected[0].passage.path]
@@ -171,6 +172,15 @@ def with_others(
         is_newest = both.text != done.text or asks_now(question) or asks_at_last(question)
         advice = "" if is_newest and not both.doubtful else ". Name the one that is meant"
         yield Finished(replace(both, notices=(*both.notices, f"{comparison}{more}{advice}")))
+
+
+def _correction(
+    store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
+) -> tuple[Row, str] | None:
+    """What corrects an answer, even a doubtful one, to a question that does not ask for what was said at first."""
+    if asks_then(question) or asks_whether(question) or not _asks_plainly(replace(done, support=None), question):
+        return None
+    return correction_of(store, done, question, under, span_scorer)
 
 
 def _at_time_asked(
@@ -286,7 +296,7 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         passages = store.passages_of(row.path)
         if question_stems & (own_stems - _stems(row, passages)):
             continue  # a word of the question stands only in the quoted document
-        sentence = _answering(passages, frame, of_question, done.text, question_stems)
+        sentence = _answering(passages, frame, of_question, done.text, question_stems, kind_asked(question))
         others += [sentence] if sentence is not None else []
     return others
 
@@ -298,12 +308,19 @@ def _asks_plainly(done: Answer, question: str) -> bool:
 
 
 def _answering(
-    passages: Sequence[Passage], frame: set[str], of_question: set[str], answer: str, question: set[str]
+    passages: Sequence[Passage],
+    frame: set[str],
+    of_question: set[str],
+    answer: str,
+    question: set[str],
+    kind: AnswerKind | None,
 ) -> Row | None:
     """The sentence with the words around the answer, or all of the question's, and without the answer; or None."""
     for passage in passages:
         for unit in quotable(passage.chunk.text):
             stems = content_stems(unit)
+            if kind is not None and not is_of_kind(kind, unit):
+                continue
             is_asked = len(question) > 1 and question <= frame & stems
             if not is_asked and (len(frame & stems) < _OF_FRAME * len(frame) or not of_question <= stems):
                 continue

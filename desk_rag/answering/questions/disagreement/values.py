@@ -18,10 +18,18 @@ VALUE = re.compile(rf"\d|\b(?:{'|'.join(_WORD_NUMBERS)})\b", re.I)
 PERSON = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
 _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "The", "Our", "New"})
 _NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
+_CHANGED = (
+    r"correct(?:ion|ed|s)|errat(?:um|a)|should\s+(?:read|have\s+(?:been|read))|(?:has|have)\s+(?:been\s+)?changed"
+    r"|(?:is|are)\s+(?:hereby\s+)?(?:replaced|amended|superseded)|(?:is|are)\s+now"
+)
+ANNOUNCES = re.compile(rf"\b(?:{_CHANGED})\b", re.I)
+"""Says that something is not as it was said to be."""
 CORRECTS = re.compile(
-    r"\b(?:not|no\s+longer|instead|rather\s+than|correct\w*|wrong\w*|from\s+\S+\s+to|t(?:akes?|ook)\s+over|succe(?:ed|ss)\w*)\b",
+    rf"\b(?:{_CHANGED}|not|no\s+longer|cannot|instead|rather\s+than|correct|wrong\w*|from\s+\S+\s+to|t(?:akes?|ook)\s+over"
+    r"|succe(?:ed|ss)\w*|forget|scrap(?:ped)?|drop(?:ped)?|cancel\w*|withdr[ae]wn?|replac\w+)\b|n['’]t\b",
     re.I,
 )
+"""Takes back what it names, or says it of the past."""
 _UNIT = re.compile(r"[€$£%]|[^\W\d_]{2,}")
 _NO_UNITS = frozenset(MONTHS) | frozenset(
     """

@@ -69,7 +69,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         return
     for one in readings:
         selection = select(one.records, request)
-        if selection is not None and selection.is_answer and (selection.amounts or not needs_amount(request)):
+        has_amounts = selection is not None and (selection.amounts or selection.unpaid or not needs_amount(request))
+        if selection is not None and selection.is_answer and has_amounts:
             kind = next((kind for kind in groups[0] if kind == one.records[0].kind), one.records[0].kind)
             apart = readings[1].records if one is readings[0] and len(readings) > 1 and not request.topic else ()
             shown_as = replace(request, kind=request.kind if kind in groups[0] else kind)
@@ -262,7 +263,8 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
     They say whether it is paid, have the words of the question, its amount, its number, or head it as a mail; else they
     are its first ones.
     """
-    _, status, passage = record.paid if request.paid is not None else (None, "", None)
+    asks_status = request.paid is not None or request.task is Task.WHETHER_PAID
+    _, status, passage = record.paid if asks_status else (None, "", None)
     if passage is not None:
         return Row(passage, status), True
     units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from enum import Enum
 
 from desk_rag.answering.questions.conditions import Order
-from desk_rag.answering.questions.folder.reading.kinds import Kind, kind_in
+from desk_rag.answering.questions.folder.reading.kinds import CLAIMS, Kind, kind_in
 from desk_rag.answering.questions.folder.reading.money import Measure, measure_of, parsed
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.requirements.correspondence import Correspondents, correspondents
@@ -28,6 +28,7 @@ class Task(Enum):
     OLDEST = "oldest"
     LARGEST = "largest"
     SMALLEST = "smallest"
+    WHETHER_PAID = "whether paid"
 
 
 class Role(Enum):
@@ -79,7 +80,9 @@ class Request:
     not_understood: str
     """Words of a condition that no rule reads; '' for none."""
     is_expense: bool
-    """True if it asks what 'I' or 'we' paid or were charged: invoices to others are none of its documents."""
+    """True if it asks what 'I' or 'we' paid, owe or were charged: invoices to others are none of its documents."""
+    is_own: bool = False
+    """True if it asks for the invoices that the own firm sent: 'our own invoices'."""
     most: int = 1
     """Number of the latest, oldest, largest or smallest that are wanted."""
 
@@ -165,8 +168,14 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
       for task, words in _ADJECTIVES.items()),
     (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print|open)\s+(?:me\s+)?"
                            r"(?P<all>(?:all|every|each)\s+(?:of\s+)?)?(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),
-    (Task.LIST, re.compile(r"^(?:what|which)\s+(?P<subject>.+)", re.I)),
+    (Task.LIST, re.compile(r"^(?:what|which)\s+(?:of\s+(?:(?:the|my|our|all)\s+)*)?(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:all|every)\s+(?P<subject>.+)", re.I)),
+    (Task.WHETHER_PAID, re.compile(r"^(?:is|are|was|were|has|have)\s+(?:(?:the|my|our)\s+)?(?P<subject>.+?)\s+"
+                                   r"(?:(?:already|now|still|ever|been)\s+)*"
+                                   r"(?:paid|settled|unpaid|outstanding|overdue)(?:\s+yet)?$", re.I)),
+    (Task.WHETHER_PAID, re.compile(r"^(?:has|have|did)\s+(?P<invoiced>(?!(?:I|we|you|they|he|she|it)\s)[^,]+?)\s+"
+                                   r"(?:already\s+)?(?:paid|pay|settled?)(?:\s+(?:me|us"
+                                   r"|(?:the|his|her|its|their|our|my)\s+(?:invoices?|bills?)))?(?:\s+yet)?$", re.I)),
     (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:(?:e-?)?mails?|invoices|bills|receipts|letters"
                            r"|offers)\s+(?:of|from|by|to|between|in|about)\s+.+)", re.I)),
 )  # fmt: skip
@@ -193,7 +202,13 @@ _GROUP = re.compile(
 )
 _PAYS = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _OWN_EXPENSE = re.compile(rf"\b(?:I|we)\s+(?:still\s+)?{_PAY}\b|\b(?:charged?|bill(?:ed)?|invoiced?)\b", re.I)
-_OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
+_TO_PAY = re.compile(r"\b(?:I|we)\s+(?:still\s+)?(?:owe|(?:have|need)\s+to\s+pay|must\s+pay)\b", re.I)
+_OWN = re.compile(
+    r"\b(?:my|our)\s+own\s+(?:(?:un)?paid\s+|open\s+|outstanding\s+)?(?=invoices?\b|bills?\b)"
+    r"|\s+(?:(?:that|which)\s+)?(?:I|we)\s+(?:have\s+|had\s+)?(?:sent|issued|wrote|written)(?:\s+out)?\b",
+    re.I,
+)
+_OWED = re.compile(r"\bow(?:e[sd]?|ing)\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
     r"|(?P<before>[\w-]+)\s+(?:folder|directory)|(?P<path>[\w./-]+/))\s*$",
@@ -211,6 +226,8 @@ def request_of(question: str, today: date) -> Request | None:
     The form alone does not decide: a caller that finds no such documents goes on as with other questions.
     """
     plain = without_titles(_POLITE.sub("", " ".join(question.split()).rstrip("?!. "))).strip()
+    is_own = _OWN.search(plain) is not None and re.search(r"\b(?:invoice|bill)", plain, re.I) is not None
+    plain = _OWN.sub(" ", plain) if is_own else plain
     if _POSSIBLE.search(plain):
         return None
     for task, pattern in _FORMS:
@@ -223,8 +240,8 @@ def request_of(question: str, today: date) -> Request | None:
         subject = groups["subject"] if "subject" in groups else f"{groups['payee']} {groups.get('when') or ''}"
         subject = subject or "invoices"  # 'What is the total?' below an '@' name
         request = _of_subject(task, subject, today, groups, plain)
-        if request is not None:
-            return request
+        if request is not None and (task is not Task.WHETHER_PAID or _names_claims(request)):
+            return replace(request, is_own=is_own)
     return None
 
 
@@ -271,8 +288,13 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     return Request(
         task, kind, topic, _as_asked(topic, f"{before} {after}"), role, period, limit, paid, measure,
         kind_found is None, is_one, is_all, folder, group, who, is_payment and bool(_PAYS.search(plain)),
-        not_understood, is_payment and bool(_OWN_EXPENSE.search(plain)), _most(groups),
+        not_understood, bool((is_payment and _OWN_EXPENSE.search(plain)) or _TO_PAY.search(plain)), most=_most(groups),
     )  # fmt: skip
+
+
+def _names_claims(request: Request) -> bool:
+    """True if a request names invoices by more than their kind."""
+    return request.kind.name in CLAIMS and bool(request.topic)
 
 
 def _most(groups: dict[str, str | None]) -> int:

@@ -37,16 +37,18 @@ class Selection:
     undecided: list[Record] = field(default_factory=list)
     """Documents that do not say whether they are paid."""
     unpaid: list[Record] = field(default_factory=list)
-    """Documents that say they are not paid, where the question asks what was."""
+    """Documents that say they are not paid, where the question asks what was: they are no part of the sum."""
     own: list[Record] = field(default_factory=list)
     """Documents of the own firm to others, where the question asks what 'we' paid."""
+    sent: list[Record] = field(default_factory=list)
+    """Those of `chosen` that the own firm sent to others."""
     amounts: dict[int, Amount] = field(default_factory=dict)
     """Amounts by position in `chosen`."""
 
     @property
     def is_answer(self) -> bool:
         """True if there is something to say about some document."""
-        return bool(self.chosen or self.without_amount or self.vague or self.undecided)
+        return bool(self.chosen or self.without_amount or self.vague or self.undecided or self.unpaid)
 
     by_words: bool = False
     """True if the topic is no party's and was looked for in the texts."""
@@ -58,7 +60,10 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
     of_topic = _of_topic(records, request, selection)
     if of_topic is None:
         return None
-    if request.is_expense and (own := own_issuers(records)):
+    own = own_issuers(records)
+    if request.is_own and own:
+        of_topic = [record for record in of_topic if record.party.casefold() in own]
+    elif request.is_expense and own:
         topic = stems_in(request.topic)
         selection.own = [record for record in of_topic
                          if record.party.casefold() in own and not topic & stems_in(record.party)]  # fmt: skip
@@ -69,6 +74,7 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
             selection.repeated.append((record, first))
         elif _is_paid_as_asked(record, request, selection) and _has_amount(record, request, selection):
             selection.chosen.append(record)
+    selection.sent = [record for record in selection.chosen if record.party.casefold() in own]
     if request.period is not None:
         mentioning = selection.only_mention
         selection.only_mention = [record for record in mentioning if request.period.holds(record.date) is True]
@@ -76,11 +82,18 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
 
 
 def own_issuers(records: Sequence[Record]) -> set[str]:
-    """The parties, in small letters, that alone wrote to several others, as the owner of the folder does."""
+    """The parties, in small letters, that the folder belongs to.
+
+    The only one that both sends such documents and gets some of others, or those that alone wrote to several others.
+    """
     written_to: dict[str, set[str]] = {}
     for record in records:
         if record.party and record.recipients:
             written_to.setdefault(record.party.casefold(), set()).add(record.recipients.casefold())
+    gets = {party for party in written_to for other, names in written_to.items()
+            if other != party and any(content_stems(party) <= content_stems(name) for name in names)}  # fmt: skip
+    if len(gets) == 1:
+        return gets
     return {party for party, names in written_to.items()
             if len(names) > 1 and not set.intersection(*map(content_stems, names))  # not two spellings of one name
             and not any(names & others for other, others in written_to.items() if other != party)}  # fmt: skip
@@ -89,8 +102,9 @@ def own_issuers(records: Sequence[Record]) -> set[str]:
 def _is_paid_as_asked(record: Record, request: Request, selection: Selection) -> bool:
     is_paid, _, _ = record.paid
     if request.paid is None:
-        selection.unpaid += [record] if request.is_payment and is_paid is False else []
-        return True
+        is_unpaid = request.is_payment and is_paid is False
+        selection.unpaid += [record] if is_unpaid else []
+        return not is_unpaid
     if is_paid is None:
         selection.undecided.append(record)
     return is_paid is request.paid

@@ -93,19 +93,11 @@ def by_date(record: Record) -> tuple[int, int, int]:
 
 
 def _result(request: Request, selection: Selection, reading: Reading, shown: Sequence[Listed]) -> str:
-    of_kind = _of_kind(request, selection, reading)
     match request.task:
         case Task.TOTAL | Task.AVERAGE:
-            amounts = list(selection.amounts.values())
-            if not amounts:
-                unknown = request.kind.plural(len(selection.without_amount))
-                those = _those(request, selection, len(selection.without_amount))
-                return f"No amount could be read from the {unknown}{those}."
-            by_date = _NO_PAYMENTS if request.is_implied else ""
-            total = _sum(amounts, request)
-            if len(amounts) == 1 and not selection.without_amount:
-                return f"{total} ({_single(request, selection, reading)}{by_date})"
-            return f"{total} (computed: the {_computed(request)} {of_kind}{by_date})"
+            return _total(request, selection, reading)
+        case Task.WHETHER_PAID:
+            return _whether_paid(request, selection)
         case _:
             every = len(reading.records)
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
@@ -127,6 +119,46 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             most = f"{len(shown)} " if request.most > 1 else ""
             alike = f" ({len(shown)} are alike)" if len(shown) > request.most else ""
             return f"The {most}{request.task.value} of {of_them}{alike}:"
+
+
+def _total(request: Request, selection: Selection, reading: Reading) -> str:
+    """The sum or average of the amounts; apart for what the own firm sent and for what others did."""
+    amounts = list(selection.amounts.values())
+    if not amounts and selection.unpaid and not selection.without_amount:
+        count = len(selection.unpaid)
+        of_those = f"{_whose(request, by_words=selection.by_words)}{_when(request)}"
+        return f"Nothing: {request.kind.plural(count)}{of_those} {'says' if count == 1 else 'say'} “not paid”."
+    if not amounts:
+        unknown = request.kind.plural(len(selection.without_amount))
+        those = _those(request, selection, len(selection.without_amount))
+        return f"No amount could be read from the {unknown}{those}."
+    by_date = _NO_PAYMENTS if request.is_implied else ""
+    total, sent = _sum(amounts, request), [record.path for record in selection.sent]
+    if len(amounts) == 1 and not selection.without_amount:
+        return f"{total} ({_single(request, selection, reading)}{by_date})"
+    of_kind = _of_kind(request, selection, reading)
+    by_own = [amount for index, amount in selection.amounts.items() if selection.chosen[index].path in sent]
+    if request.task is Task.TOTAL and 0 < len(by_own) < len(amounts):
+        by_others = [amount for amount in amounts if not any(amount is own for own in by_own)]
+        kinds, party = request.kind.plural(2).removeprefix("2 "), clean_name(selection.sent[0].party)
+        both = f"{_sum(by_own, request)} in {kinds} that {party} sent, {_sum(by_others, request)} in those of others"
+        return f"{both} (computed: the sums of {of_kind}{by_date})"
+    return f"{total} (computed: the {_computed(request)} {of_kind}{by_date})"
+
+
+def _whether_paid(request: Request, selection: Selection) -> str:
+    """Return whether the documents are paid, by their own words."""
+    said = Counter(record.paid[0] for record in selection.chosen)
+    kind, count = request.kind, len(selection.chosen)
+    those = f"{_whose(request, by_words=selection.by_words)}{_when(request)}"
+    if count == 1:
+        number = selection.chosen[0].number
+        one = f"{kind.name} {number}" if number in request.topic.split() else f"the only {kind.name}{those}"
+        if said[None]:
+            return f"{one[0].upper()}{one[1:]} does not say whether it is paid:"
+        return f"Yes, {one} says that it is paid:" if said[True] else f"No, {one} says that it is not paid:"
+    states = {f"{said[True]:,} paid": True, f"{said[False]:,} not paid": False, f"{said[None]:,} that do not say": None}
+    return f"{kind.plural(count)}{those}: {', '.join(words for words, state in states.items() if said[state])}."
 
 
 def _single(request: Request, selection: Selection, reading: Reading) -> str:
@@ -151,7 +183,8 @@ def _of_kind(request: Request, selection: Selection, reading: Reading) -> str:
 def _those(request: Request, selection: Selection, count: int = 0) -> str:
     """' of Kessler Heating in 2023 that are not paid', of one document 'that is not paid'"""
     verb = "is" if count == 1 else "are"
-    return f"{_whose(request, by_words=selection.by_words)}{_when(request)}{_condition(request, verb)}"
+    left_out = f" that {verb} not said to be unpaid" if selection.unpaid else ""
+    return f"{_whose(request, by_words=selection.by_words)}{_when(request)}{_condition(request, verb)}{left_out}"
 
 
 def _computed(request: Request) -> str:
@@ -221,7 +254,7 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
             else (f"{what}, because there are {reason}: {_names(records)}.")
         )
     if selection.unpaid:
-        yield f"In the sum although, by their own words, not paid yet: {_names(selection.unpaid)}."
+        yield f"Left out, because by their own words not paid yet: {_names(selection.unpaid)}."
     if selection.own:
         sender = clean_name(selection.own[0].party)
         yield f"Left out, because {sender} sent them to others: {_names(selection.own)}."

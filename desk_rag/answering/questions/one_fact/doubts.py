@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
+from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
@@ -12,11 +12,14 @@ from desk_rag.answering.requirements.statements.plans import asks_when_done, onl
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _SHARE = re.compile(r"\d\s?(?:%|per\s?cent\b)", re.I)
-_ASKS_SHARE = re.compile(
-    r"%|\b(?:per\s?cent(?:age)?|share|rate|interest|proportion|discount|part|raised?|rise|increase\w*)\b", re.I
+_COUNTED_OR_PRICED = re.compile(
+    r"^(?!.*(?:%|\bper\s?cent))(?:how\s+(?:many|high|long|old|far|large|heavy|tall|wide|deep)\b"
+    r"|how\s+much\s+(?:is|was|are|were)\s+(?:in|on|left|there)\b|how\s+much\b.*\b(?:pay|paid|spen[dt])\b"
+    r"|(?:how\s+much|what)\b.*\b(?:costs?|prices?)\b)",
+    re.I,
 )
-_NAMED_BEFORE = re.compile(r"(?P<thing>[^\W\d_]+)(?:\s+(?:is|are|was|were|of)|\s*[:=])\s+(?:now\s+|about\s+)?$", re.I)
-"""The thing that a value is of: 'The retention is 5 per cent'."""
+"""Asks for something that is never a share; a fee, a rent or a retention may be one."""
+_ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0,2}?)\s+do\W*$", re.I)
 _AT = re.compile(r"\b(?:on|in|at|onto|into|under)\s+$", re.I)
 _THING = re.compile(r"(?:the|an?|our|my)\s+[a-z]", re.I)
 _SUPERLATIVE_OF = re.compile(
@@ -34,6 +37,11 @@ _PROPER = re.compile(r"(?<=\s)[A-Z][a-z]")
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
 _BARE = re.compile(r"\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve", re.I)
 _TIME_UNIT = re.compile(r"\s+(?:calendar\s+|working\s+|whole\s+)?(?P<unit>minute|hour|day|week|month|year)", re.I)
+_ASKS_SEVERAL = re.compile(
+    r"^(?:which|what)\s+(?:(?:of\s+)?(?:the|our|my|other)\s+)?(?P<things>[a-z]{3,}(?<![su])s)\s+(?:do|did|have|are|were)\b",
+    re.I,
+)
+_LISTS = re.compile(r"[,;/&]|\b(?:and|or|both|all|every|none|no)\b|\d+\s+[a-z]+s$|[a-z]{3,}(?<![su])s$", re.I)
 _LASTING = re.compile(rf"\b(?:{_BARE.pattern}){_TIME_UNIT.pattern}s?\b", re.I)
 _MOST_ELIDED = 40
 """Characters between a length of time and a number that leaves its unit out."""
@@ -42,10 +50,11 @@ _OWN_KIND = re.compile(r"\b(?:of|for|on)\s+(?:my|our)\s+(?P<kind>[a-z]{3,})\s+(?
 
 def reason(question: str, answer: str, quote: str, place: Place) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
-    kind = kind_asked(question)
-    asks_number = kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER) and not _ASKS_SHARE.search(question)
-    if asks_number and _SHARE.search(answer) and not _is_of_thing_asked(question, answer, quote):
+    if _COUNTED_OR_PRICED.match(question.strip()) and _SHARE.search(answer):
         return f"The question asks for a number, and “{answer}” is a share"
+    does = _ASKS_WHAT_DOES.match(question.strip())
+    if does is not None and not without_dates(answer).strip(" .,"):
+        return f"The question asks what {does['who']} does, and “{answer}” is a day"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
     before = quote[: max(0, quote.find(answer))]
@@ -54,10 +63,12 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
     return "" if asks_whether(question) else _of_another_thing(question, quote, place)
 
 
-def _is_of_thing_asked(question: str, answer: str, quote: str) -> bool:
-    """True if the quote says of the thing that the question names that it is this share."""
-    named = _NAMED_BEFORE.search(quote[: max(0, quote.find(answer))])
-    return named is not None and bool(content_stems(named["thing"]) & content_stems(question))
+def one_of_several(question: str, answer: str) -> str:
+    """A sentence that says that there may be more, where the question asks for several and the answer names one."""
+    several = _ASKS_SEVERAL.match(question.strip())
+    if several is None or _LISTS.search(answer.strip(" .")):
+        return ""
+    return f"The question asks for several {several['things'].lower()}; this is what one sentence says"
 
 
 def unit_meant(question: str, answer: str, quote: str) -> str:

@@ -1,4 +1,4 @@
-"""Find the date that a diary or log has in the line above an entry."""
+"""Find the date that a diary or log has in the line above an entry, or in the name of the file of a day."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ _MOST_BETWEEN = 600
 """Characters of an entry; what is further below a date is a letter or minutes, not an entry."""
 _FEWEST_DATES = 2
 """Lines with nothing but a date that make a passage a diary; one alone is the date of a letter."""
+
+
+_DIARY = re.compile(r"(?:(?:site|work|daily|ship['’]?s)\s+)?(?:diary|log|logbook|journal|daybook|notes?)", re.I)
+
+
+def day_in_name(place: Place) -> str:
+    """Return the date that is the name of a file, as of 'diary/2024-06-20.txt'; '' if it is called something else."""
+    if place.name and not _DIARY.fullmatch(place.name):
+        return ""
+    names = (_DIARY.sub("", line).strip(" -,") for line in place.labels.split("\n"))
+    return next((name for name in names if _is_date(name)), "")
 
 
 def dated_heading(place: Place, sentence: str) -> str:

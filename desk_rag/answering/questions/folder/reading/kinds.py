@@ -185,8 +185,10 @@ def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]
         re.I | re.M,
     )
     plain = re.compile(rf"(?:^|;\s)(?P<quote>(?:tax\s+)?(?:{words})\s+{_NUMBER})(?=\s*$|;)", re.I | re.M)
+    name = r"(?-i:[A-Z&])[\w&.'’-]*\s+"  # a PDF may join the line of the number to that of the sender
+    below_name = re.compile(rf"^(?:{name}){{1,5}}(?P<quote>(?=(?-i:[A-Z]))(?:{words})\s+{_NUMBER})\s*$", re.I | re.M)
     quotes: dict[str, str] = {}
-    for pattern in (label, plain):
+    for pattern in (label, plain, below_name):
         for passage in passages:
             for match in pattern.finditer(passage.chunk.text):
                 if not _YEAR.fullmatch(match["number"]):

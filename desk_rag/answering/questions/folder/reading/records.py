@@ -43,6 +43,11 @@ _PAID_LINE = re.compile(
     r"|:?\s+(?P<day>(?=\S*\d|[^\W\d_]+\.?\s+\d).*)|\W*)$",
     re.I,
 )
+_DATED_LINE = re.compile(r"^\W*(?:dated|date(?:\s+of\s+\w+)?|as\s+of)\b:?(?P<day>(?:\s+\S+){1,6})\s*$", re.I | re.M)
+"""'Dated 3 October 2022', by itself in a line near the beginning."""
+_BEGINNING = 600
+_SENTENCE_OF_PAYMENT = re.compile(r"(?<=[.!;])\s+|(?<=\w)\s+(?=Paid\s+(?:on|in|by|with|from|via|through|cash)\b)")
+"""Ends of sentences, and of a line of a PDF that the next one was joined to: 'Total: 84.20 pounds Paid by card'."""
 _NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS = 3, 8
@@ -89,7 +94,7 @@ class Record:
 
     @cached_property
     def date(self) -> Date | None:
-        """The date of the document: labelled, of the mail's header, of the title or name, or its only one."""
+        """The date of the document: labelled, of a header, of a line or the name or title, or its only one."""
         labelled = [
             field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)
         ]
@@ -97,6 +102,7 @@ class Record:
         texts = [field.value for field in own]
         if self.header is not None:
             texts = [self.header_line]
+        texts += [match["day"] for match in _DATED_LINE.finditer(self.text[:_BEGINNING])]
         texts += [self.path.stem.replace("_", " "), self.row.title, *self.head]
         for text in texts:
             if of_text := [day for day in all_dates(text) if day.month and day.year]:
@@ -158,7 +164,7 @@ class Record:
                     return (True if answer is None else answer), field.quote, field.passage
         for passage in self.passages:
             for line in passage.chunk.text.split("\n"):
-                for sentence in re.split(r"(?<=[.!;])\s+", line):
+                for sentence in _SENTENCE_OF_PAYMENT.split(line):
                     if re.search(r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b", sentence, re.I):
                         return False, sentence, passage
                     line_of_payment = _PAID_LINE.match(sentence)

@@ -17,7 +17,7 @@ from desk_rag.answering.questions.folder import (
     documents,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, measures, sums
+from desk_rag.answering.questions.folder.tables import extremes, groups, measures, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -31,6 +31,7 @@ _WAYS: tuple[_Answering, ...] = (
     changes.answer,
     documents.answer,
     sums.answer,
+    groups.answer,
     extremes.answer,
     measures.answer,
     days.answer,

@@ -15,6 +15,7 @@ from desk_rag.answering.questions.folder import (
     compare,
     days,
     documents,
+    named_alike,
     written_by,
 )
 from desk_rag.answering.questions.folder.tables import extremes, groups, measures, sums
@@ -34,7 +35,9 @@ _WAYS: tuple[_Answering, ...] = (
     groups.answer,
     extremes.answer,
     measures.answer,
+    named_alike.answer,
     days.answer,
+    written_by.who,
     written_by.when,
     look_alikes.by_label,
 )

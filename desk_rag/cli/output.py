@@ -27,6 +27,7 @@ from desk_rag.answering.events import (
     SentenceChecked,
     mark,
 )
+from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.writing.remarks import reasoned, searched_only, stale_notice
 from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
@@ -267,7 +268,7 @@ def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
 
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
     """Return a source's number, location and beginning."""
-    start = shorten(source.text, 90)
+    start = shorten(source.text[place_of_source(source).body :] or source.text, 90)
     notice = f" ({source.absence.notice})" if source.absence else ""
     return f"[{source.number}] {place(source.path, source.location, bases)}{notice}: {start}"
 

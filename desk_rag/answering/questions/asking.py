@@ -330,7 +330,7 @@ def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEve
         if done.found:
             *events, _ = inside
             yield from events
-            yield Finished(replace(done, question=question, narrowed_to=len(narrowed.files)))
+            yield Finished(replace(done, question=question, narrowed_to=len(narrowed.files), narrowed=narrowed.words))
             return
     if narrowed is not None:
         look = replace(look, favoured=narrowed.files)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.questions.folder.reading.naming import mentioned, suggestions
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
-from desk_rag.documents.status import FileState
+from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest import unread
 from desk_rag.sanitize import shown_path
 from desk_rag.store.catalog.paths import plainest
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
-_KINDS = {
-    re.compile(r"\b(?:e-?)?mails?\b", re.I): frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
-    re.compile(r"\bslides?\b|\bpresentations?\b", re.I): frozenset({Format.SLIDES, Format.OPEN_SLIDES}),
-    re.compile(r"\bspreadsheets?\b", re.I): frozenset({Format.SHEETS, Format.TABLE}),
-    re.compile(r"\bPDFs?\b", re.I): frozenset({Format.PDF}),
-}
+_KINDS = (
+    (re.compile(r"\b(?:e-?)?mails?\b", re.I), frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}), "mail"),
+    (re.compile(r"\b(?:slide|presentation)s?\b", re.I), frozenset({Format.SLIDES, Format.OPEN_SLIDES}), "presentation"),
+    (re.compile(r"\bspreadsheets?\b", re.I), frozenset({Format.SHEETS, Format.TABLE}), "spreadsheet"),
+    (re.compile(r"\bPDFs?\b", re.I), frozenset({Format.PDF}), "PDF file"),
+)
+"""Words of a question for a kind of file, its formats, and its name."""
 _FILE_NAME = re.compile(r"(?<![\w@/.:-])[\w()-]+(?:\.[\w()-]+)*\.(?P<suffix>[A-Za-z][A-Za-z0-9]{1,5})(?![\w/@-])")
 _DOMAINS = frozenset("com org net edu gov de uk fr eu io example local".split())  # noqa: SIM905
 _LOOKED_AT = 5
@@ -45,6 +46,8 @@ class Narrowed:
     """True if the question names a kind of file or a day: then the other files are searched only if these fail."""
     of_date: bool
     """True if the question names a date, and all these files have it."""
+    words: str
+    """What they are, for the reader: 'the 8 mails', 'the 2 files of that date'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +146,25 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     """
     named = named_files(store, question, under).indexed
     if named:
-        return Narrowed(named, strict=True, of_date=False)
+        words = "the file" if len(named) == 1 else f"the {len(named):,} files"
+        return Narrowed(named, strict=True, of_date=False, words=f"{words} that the question names")
     dates_asked = dates(question)
-    kind = next((formats for pattern, formats in _KINDS.items() if pattern.search(question)), None)
+    of_kind = ((formats, noun) for pattern, formats, noun in _KINDS if pattern.search(question))
+    kind, noun = next(of_kind, (None, "file"))
     if not dates_asked and kind is None:
         return None
     files = [row.path for row in indexed(store, under)]
     chosen = [path for path in files if kind is None or format_of_name(path.name) in kind]
-    if kind is not None:
-        chosen = _by_person(store, chosen, question) or chosen
+    of_person = _by_person(store, chosen, question) if kind is not None else []
+    chosen = of_person or chosen
     dated = [path for path in chosen if any(date.stands_in(dated_text(store, path)) for date in dates_asked)]
     chosen = dated or (chosen if kind is not None else [])
     if not 0 < len(chosen) <= _MOST_FILES or len(chosen) == len(files):
         return None
     one_day = bool(dated) and all(date.day for date in dates_asked)
-    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated))
+    count = f"the {noun}" if len(chosen) == 1 else f"the {plural(len(chosen), noun)}"
+    by = " and ".join([*(["person"] if of_person else []), *(["date"] if dated else [])])
+    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), f"{count}{f' of that {by}' if by else ''}")
 
 
 def dated_text(store: Store, path: Path) -> str:

@@ -23,10 +23,9 @@ def stale_notice(source: Source) -> str:
 def searched_only(answer: Answer, limits: Sequence[str]) -> str:
     """Return what alone was searched, '' if it was everything; `limits` are the shown names of `limited_to`."""
     within = ", ".join(limits)
-    if not answer.narrowed_to:
+    if not answer.narrowed:
         return f"searched only {within}" if within else ""
-    files = "the file" if answer.narrowed_to == 1 else f"the {answer.narrowed_to:,} files"
-    return f"searched only {files} that the question names" + (f", in {within}" if within else "")
+    return f"searched only {answer.narrowed}" + (f", in {within}" if within else "")
 
 
 def remarks(answer: Answer) -> list[str]:

@@ -158,7 +158,7 @@ def test_mails_of_a_person_and_month_are_searched_alone(engine: AnswerEngine) ->
     answer = answer_of(events_of(engine, "In the mails from Ana in May, how much rye do they want a week?"))
     assert {source.path.suffix for source in answer.sources} == {".eml"}
     assert answer.narrowed_to == 2 and not answer.notices
-    assert searched_only(answer, ()) == "searched only the 2 files that the question names"
+    assert searched_only(answer, ()) == "searched only the 2 mails of that person and date"
 
 
 def test_a_summary_quotes_the_file_in_order(engine: AnswerEngine, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from desk_rag.answering.questions.folder import (
     compare,
     days,
     documents,
+    named_alike,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, measures, sums
+from desk_rag.answering.questions.folder.tables import extremes, groups, measures, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -31,9 +32,12 @@ _WAYS: tuple[_Answering, ...] = (
     changes.answer,
     documents.answer,
     sums.answer,
+    groups.answer,
     extremes.answer,
     measures.answer,
+    named_alike.answer,
     days.answer,
+    written_by.who,
     written_by.when,
     look_alikes.by_label,
 )

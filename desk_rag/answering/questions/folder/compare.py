@@ -47,6 +47,7 @@ _PARTED = re.compile(
 )
 _ALIKE = 0.4
 """Share of their words that two sentences must have in common to be put side by side."""
+_LIGHT = content_stems("two both our my the all")
 _MOST_LINES, _MOST_NAMED = 40, 8
 
 
@@ -111,6 +112,8 @@ def _chosen(
         ]
         if all(len(one) == 1 for one in named):
             return [named[0][0], named[1][0]], ""
+    if len(of_kind) > 2 and len(parts) == 1 and (wanted := words[0] - content_stems(kind.words) - _LIGHT):
+        of_kind = [row for row in of_kind if wanted <= content_stems(row.path.stem)] or of_kind
     if len(of_kind) > 2:
         listed = ", ".join(clean_name(row.path.name) for row in of_kind[:_MOST_NAMED])
         more = f" and {len(of_kind) - _MOST_NAMED:,} more" if len(of_kind) > _MOST_NAMED else ""

@@ -27,6 +27,7 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.questions.summary import sentences_of
 from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
@@ -269,7 +270,8 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
         return Row(passage, status), True
     units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
     if selection.by_words and (topic := stems_in(request.topic)):
-        with_words = [row for row in units if topic & content_stems(row.text) and row.text != record.header_line]
+        apart = [row for row in units if row.text not in (record.header_line, _title_line(row))]
+        with_words = [row for row in apart if topic & content_stems(row.text)]
         if with_words:
             return max(with_words, key=lambda row: len(topic & content_stems(row.text))), True
     if amount is not None:
@@ -281,6 +283,11 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
             if quote in passage.chunk.text:
                 return Row(passage, quote), False
     return next(iter(units), None), False
+
+
+def _title_line(row: Row) -> str:
+    """The line of titles that the row's passage begins with; '' if it begins with text."""
+    return row.passage.chunk.text[: place_of_passage(row.passage).body].strip()
 
 
 def _ledger_note(reading: Reading, request: Request) -> str:

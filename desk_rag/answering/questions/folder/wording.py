@@ -240,7 +240,7 @@ def _line(one: Listed, amount: Amount | None, roots: Sequence[Path]) -> str:
         written(amount.value, amount.currency) if amount is not None else "",
         f"“{clean(one.reason, single_line=True)}”" if one.reason else "",
     ]
-    with_place = bool(one.reason) or amount is not None
+    with_place = (bool(one.reason) or amount is not None) and not sender  # a mail's place is its sender and subject
     return listed(one.citation, ", ".join(filter(None, facts)), record.path, roots, with_place=with_place)
 
 

@@ -1,4 +1,4 @@
-"""Answer when somebody wrote to somebody, and what one person said about something: only own words count."""
+"""Answer who wrote about something, when somebody wrote to somebody, and what one person said: only own words count."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.context import SourceFiles, source_of
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.authors import is_by, is_from, is_to, speaks
+from desk_rag.answering.questions.folder.reading.authors import is_by, is_from, is_to, speaks, writer_of
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.naming import with_capitals
-from desk_rag.answering.questions.folder.reading.periods import written
+from desk_rag.answering.questions.folder.reading.periods import take_period, written
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
 from desk_rag.answering.questions.folder.wording import by_date
 from desk_rag.answering.questions.matching import Row
@@ -24,7 +24,7 @@ from desk_rag.answering.questions.summary import best_about, sentences_of
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.sentences import quotable
 
@@ -40,6 +40,19 @@ _WHEN = re.compile(
     r"(?:\s+(?:back\s+)?to\s+(?P<to>.+?))?(?:\s+(?:about|on|concerning)\s+(?P<topic>.+))?$",
     re.I,
 )
+_ABOUT = r"\s+(?:about|on|concerning|regarding)\s+(?P<topic>.+)$"
+_WHO = (
+    re.compile(
+        r"^(?:who\s+(?:has\s+)?(?:sent|wrote|written)|from\s+whom\s+(?:is|was|came))\s+(?:(?:to\s+)?(?:us|me)\s+)?(?:the|an?|this|that)\s+"
+        rf"(?P<noun>[\w-]+)(?:\s+to\s+(?:us|me))?{_ABOUT}",
+        re.I,
+    ),
+    re.compile(rf"^who\s+(?P<noun>[a-z]+ed)(?:\s+to\s+(?:us|me))?{_ABOUT}", re.I),
+)
+_MAILS, _LETTERS = re.compile(r"(?:e-?)?mail|message", re.I), re.compile("letter", re.I)
+_I_DO = re.compile(r"\b(?:I|[Ww]e)\b(?P<verbs>(?:\s+\w+){1,4})")
+"""The writer and what he does: 'I must complain'."""
+_REPLY = re.compile(r"^(?:(?:re|aw|fwd?|wg):\s*)+", re.I)
 _SELF = re.compile(r"(?:I|we|me|us)", re.I)
 _MOST_DATES = 50
 _PASSAGES, _NEAREST, _FEWEST_WORDS, _MOST_OF_MAIL = 12, 3, 4, 4
@@ -80,6 +93,78 @@ def when(store: Store, question: str, under: Sequence[Path], today: date) -> Ite
     if len(records) > _MOST_DATES:
         lines.append(f"and {len(records) - _MOST_DATES:,} more")
     yield from finish(store, question, "\n".join(lines), shown, under, (began, reading.passages, reading.files))
+
+
+def who(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+    """Yield the writer of the mail or letter about something; nothing if the question is no such one or none is.
+
+    Another noun than these, 'complaint', stands for what the writer does in one sentence.
+    """
+    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
+    match = next(filter(None, (pattern.match(plain) for pattern in _WHO)), None)
+    if match is None:
+        return
+    began, noun, reading = time.perf_counter(), match["noun"], None
+    words, period = take_period(match["topic"], today)
+    topic = content_stems(words)
+    mails, letters = Kind("mail", "mails"), Kind("letter", "letters")
+    kinds = [mails] if _MAILS.fullmatch(noun) else [letters] if _LETTERS.fullmatch(noun) else [letters, mails]
+    for event in read(store, kinds, under):
+        if isinstance(event, Reading):
+            reading = event
+        else:
+            yield event
+    if reading is None or not topic:
+        return
+    rows: list[tuple[Record, Row]] = []
+    for record in reading.records:
+        row = _row_about(record, topic, noun if len(kinds) > 1 else "")
+        if row is not None and writer_of(record) and (period is None or period.holds(record.date)):
+            rows.append((record, row))
+    of_subject = [pair for pair in rows if topic <= content_stems(_subject(pair[0]))]
+    rows = of_subject or rows
+    subjects = {_subject(record) for record, _ in rows}
+    rows = [pair for pair in rows if not _is_reply(_subject(pair[0]), subjects)]
+    if not rows:
+        return
+    rows.sort(key=lambda pair: by_date(pair[0]))
+    shown = show(store, [row for _, row in rows[:_MOST_DATES]])
+    text = writer_of(rows[0][0])
+    if len({writer_of(record) for record, _ in rows}) > 1:
+        facts = [", ".join(filter(None, [writer_of(one), written(one.date), _subject(one)])) for one, _ in rows]
+        of_lines = zip(shown.citations, facts, rows, strict=False)
+        roots = store.volumes.roots()
+        text = "\n".join(listed(citation, fact, one.path, roots) for citation, fact, (one, _) in of_lines)
+    yield from finish(store, question, text, shown, under, (began, reading.passages, reading.files))
+
+
+def _subject(record: Record) -> str:
+    return record.header_line.rpartition("; Subject: ")[2]
+
+
+def _is_reply(subject: str, subjects: set[str]) -> bool:
+    """True for 'Re: Windows' where the mail 'Windows' is among them."""
+    plain = _REPLY.sub("", subject)
+    return plain != subject and plain in subjects
+
+
+def _row_about(record: Record, topic: set[str], deed: str) -> Row | None:
+    """The header of a mail about a topic, or the sentence of a letter with most of it; None if it is not about it.
+
+    With a `deed` only a sentence in which the writer does it, and which is about the topic.
+    """
+    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    if deed:
+        return next((row for row in units if topic <= content_stems(row.text) and _does(row.text, deed)), None)
+    if not topic <= content_stems(f"{record.text} {record.path.stem}"):
+        return None
+    return _row(record) if record.header_line else max(units, key=lambda row: len(topic & content_stems(row.text)))
+
+
+def _does(sentence: str, deed: str) -> bool:
+    """True if the writer does what the noun names: 'I must complain' for 'complaint'."""
+    return any(has_stem(stem, content_stems(match["verbs"])) for match in _I_DO.finditer(sentence)
+               for stem in content_stems(deed))  # fmt: skip
 
 
 def _name(words: str, reading: Reading) -> str:

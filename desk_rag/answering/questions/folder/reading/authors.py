@@ -26,10 +26,12 @@ _SAID = re.compile(
     re.I,
 )
 """Verbs that follow the name of a person whose words are reported."""
-_NAME = r"[^\W\d_a-z][\w.’'-]*(?:\s+[^\W\d_a-z][\w.’'-]*)*"
+_NAME_WORD = r"[^\W\d_a-z][\w.’'-]*"
+_NAME = rf"{_NAME_WORD}(?:\s+{_NAME_WORD})*"
 _WROTE = re.compile(
     rf"(?P<before>{_NAME}),?\s+who\s+(?:wrote|prepared)\s+this\b|\b(?:written|prepared|compiled)\s+by:?\s+(?P<behind>{_NAME})"
 )
+_ONLY_NAME = re.compile(rf"{_NAME_WORD}(?:\s+{_NAME_WORD})+")
 _SIGNATURE_LINES, _SIGNATURE_WORDS, _HEAD_LINES = 3, 6, 3
 
 
@@ -82,6 +84,14 @@ def is_from(name: str, record: Record) -> bool:
     if record.header is not None:
         return _holds(record.header.sender, content_stems(name))
     return is_by(name, record.passages)
+
+
+def writer_of(record: Record) -> str:
+    """The sender of a mail, the name below a letter, or that in its head; '' if none names one."""
+    if record.header is not None:
+        return record.header.sender
+    signed = [line for line in _signature(record.passages) if _ONLY_NAME.fullmatch(line)]
+    return signed[-1] if signed else record.party
 
 
 def _signature(passages: Sequence[Passage]) -> list[str]:

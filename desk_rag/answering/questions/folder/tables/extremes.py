@@ -32,9 +32,10 @@ _MOST = (
 )
 _LEAST = "lowest|smallest|shortest|cheapest|least\\s+expensive|lightest|narrowest|shallowest|slowest|oldest"
 _WORD = rf"(?P<word>{_MOST}|{_LEAST})"
+_HAS = r"(?:has|have|had|gets?|got|pays?|paid|charges?|charged|costs?|gives?|gave|offers?|offered|grants?|takes?)"
 _ASKS = (
     re.compile(
-        r"^(?:which|what)\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\s+(?:has|have|had|is|was|gets?|pays?|charges?|costs?|with)\s+"
+        rf"^(?:(?:which|what)\s+(?P<thing>[\w-]+(?:\s[\w-]+)?)\s+(?:{_HAS}|is|was|with)|who\s+{_HAS})\s+(?:us\s+|me\s+)?"
         rf"(?:the\s+)?{_WORD}(?P<column>(?:\s+[\w-]+){{0,3}})$",
         re.I,
     ),

@@ -1,4 +1,8 @@
-"""Add up one column of tables over the rows that a question names: 'How many hours did Ana work in 2024?'"""
+"""Add up one column of tables over the rows that a question names: 'How many hours did Ana work in 2024?'
+
+One rule for all: where rows of a table fit a question for an amount over a time, or for all of something, they are
+shown and added, and the answer says which column of how many rows was added.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,31 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.conditions import YesNo, conditions
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
-from desk_rag.answering.questions.folder.reading.records import all_dates
-from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import distinct, indexed
+from desk_rag.answering.questions.folder.tables.cells import (
+    OF_PERSON,
+    PAYMENT,
+    PRICE,
+    Cell,
+    Cells,
+    Unit,
+    of_one_table,
+    read,
+)
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import MONTHS, Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
-from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Passage
 
 _MANY = re.compile(
     r"^how\s+(?:many|much)\s+(?P<unit>[^\W\d_]+)(?P<of>\s+of\s+(?:[^\W\d_]+\s+){0,2}?[^\W\d_]+)?\s+(?:did|have|has|had|were|was)\s+"
@@ -50,63 +56,54 @@ _DONE = re.compile(
 )
 """'How many slow worms were counted in plot P1?', where a column is called 'count'."""
 _ALL = re.compile(r",?\s*\b(?:in\s+total|in\s+all|altogether|overall|so\s+far)\b", re.I)
-_RATE = re.compile(r"\b(?:per|each|rate|price|cost|fee|limit|number|no)\b|/", re.I)
-"""Headers of columns with a rate or a price of the unit: 'Per hour'."""
-_OF_TOTAL = re.compile(r"^(?:sub|grand\s+)?(?:totals?|sums?|gesamt|summe)\b", re.I)
-_OF_PERSON = re.compile(r"^(?:who|name|person|people|by|employee|worker|staff)$", re.I)
+_EVERY = re.compile(r"\b(?:all|every|each|whole|both)\b", re.I)
 _PAID = re.compile(
     r"^(?:what|how\s+much)\s+(?:money\s+)?(?:did|have|had)\s+(?:I|we)\s+(?:pay|paid|spend|spent)\s+"
     r"(?:(?:to|at|with)\s+)?(?P<rest>(?!for\b|on\b).+)",
     re.I,
 )
-_PAYMENTS = frozenset({"amount", "betrag", "debit", "paid", "payment", "spent"})
-"""Columns of payments."""
-_MONEY = frozenset({"money", "amount", "betrag", "income", "revenue", "takings", "total", "turnover"})
-"""Columns of money, where it came in or went out."""
-_FEWEST_NUMBERED = 3
-"""Rows that one after the other have the numbers 1, 2 and 3, so that these are their names and no quantity."""
-_READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
-"""Names of tables whose numbers grow from row to row, so that they must not be added up."""
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
-_MONTH = re.compile(rf"\b({'|'.join(MONTHS)})\s+((?:19|20)\d\d)\b", re.I)
-_QUARTER = re.compile(
-    r"\b(?P<year>(?:19|20)\d\d)\s?[-/]?\s?Q(?P<number>[1-4])\b|\bQ(?P<before>[1-4])\s?[-/]?\s?(?P<later>(?:19|20)\d\d)\b",
+_SPENT = re.compile(
+    r"^(?:what|how\s+much)\s+(?:money\s+)?(?:(?:did|have|had)\s+(?:I|we)\s+(?P<verb>pay|paid|spend|spent)"
+    r"|(?:was|has\s+been)\s+(?P<passive>paid|spent))\s+(?:on|for)\s+(?P<rest>.+)",
     re.I,
 )
-_LIGHT = content_stems("I we me my our you did have has had work worked spend spent all total sum of on for in at by")
+_COST = re.compile(
+    r"^(?:what|how\s+much)\s+(?:did|do|does|have|has)\s+(?P<thing>.+?)\s+costs?(?:\s+(?:us|me))?(?P<when>(?:,?\s.+)?)$",
+    re.I,
+)
+_FEWEST_OF_THING = 2
+"""Rows about one thing that are added up; of a single one, its cell is the answer."""
+_COUNTED = content_stems("quantity qty number pieces count units amount no")
+"""Columns that say how many a price is of."""
+_READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
+"""Names of tables whose numbers grow from row to row, so that they must not be added up."""
+_LIGHT = content_stems(
+    "I we me my our us you did have has had work worked spend spent all every each whole both total sum of on for in at"
+    " by"
+)
 _MOST = 200
-_BEGINNING = 200
-"""Letters of a document that say of which month it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """The number of a row in a column of the unit."""
-
-    row: Row
-    column: str
-    number: Decimal | None
-    words: frozenset[str]
-    """Stems of the row and of its heading."""
-    around: frozenset[str]
-    """Stems of the title and of the name of its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    unit: str
+    unit: Unit
     names: frozenset[str]
     others: frozenset[str]
     period: Period | None
     words: str
-    of_owner: bool
+    of_owner: bool = False
     """True if the question is one for what 'I' or 'we' did."""
-    of_money: bool
-    """True if it asks for money, so that a number with another unit is none."""
-    of_payee: bool
+    of_payee: bool = False
     """True if it asks what was paid to somebody."""
-    is_done: bool = False
-    """True if the unit is what was done, so that only a column can be called so."""
+    of_thing: bool = False
+    """True if it asks what something cost."""
+    is_all: bool = False
+    """True if it asks for all rows, so that name or title of a file may say what they are of."""
+
+    @property
+    def is_exact(self) -> bool:
+        """True if no word of the question may be missing."""
+        return self.of_payee or self.of_thing or self.unit.is_done
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
@@ -114,87 +111,80 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     _, asked_conditions = conditions(" ".join(question.split()).rstrip("?!. "))
     if any(isinstance(one, YesNo) and one.needed for one in asked_conditions):
         return  # a sum over all rows says nothing of those that have not paid
-    for sum_question in filter(None, (_asked_as_done(question, today), _asked(question, today))):
-        if (yield from _sum(store, question, sum_question, under)):
+    for reading in (_asked_as_done, _asked_of_thing, _asked):
+        asked = reading(question, today)
+        if asked is not None and (yield from _sum(store, question, asked, under)):
             return
 
 
-def _sum(
-    store: Store, question: str, sum_question: _Asked, under: Sequence[Path]
-) -> Generator[AnswerEvent, None, bool]:
+def _sum(store: Store, question: str, asked: _Asked, under: Sequence[Path]) -> Generator[AnswerEvent, None, bool]:
     """Yield the sum that one reading of the question asks for; return False if there is none."""
-    began, files, passages = time.perf_counter(), set[Path](), 0
-    cells: list[_Cell] = []
-    for document in distinct(indexed(store, under)):
-        files.add(document.path)
-        for passage in store.passages_of(document.path):
-            passages += 1
-            cells += _cells(passage, sum_question)
-    cells = [cell for cell in cells if not _is_name_of_row(cell, cells)]
-    known = {stem for cell in cells for stem in cell.words | cell.around}
-    unknown = sum_question.others - known
-    may_lack = 0 if sum_question.of_payee or sum_question.is_done else 1
-    if not cells or len(unknown) > may_lack or not sum_question.names <= known:
-        return False
-    wanted = sum_question.names | (sum_question.others - unknown)
-    named = [
-        cell for cell in cells if sum_question.is_done and _is_called(cell, sum_question.unit) and wanted <= cell.around
-    ]
-    named = named or [cell for cell in cells if wanted <= cell.words]
-    if not named and not (sum_question.of_payee or sum_question.is_done):
-        named = [cell for cell in cells if wanted <= cell.words | cell.around]
+    began = time.perf_counter()
+    table = read(store, asked.unit, under)
+    named = _named(table, asked)
     counted = [cell for cell in named if cell.number is not None]
-    timed = [cell for cell in counted if sum_question.period is None or _holds(sum_question.period, cell)]
-    people = {value for cell in timed for key, value in amounts.fields_of(cell.row.text).items()
-              if _OF_PERSON.match(key)}  # fmt: skip
-    if not counted or (sum_question.of_owner and len(people) > 1):
+    timed = [cell for cell in counted if cell.is_in(asked.period)]
+    people = {value for cell in timed for key, value in cell.fields.items() if OF_PERSON.match(key)}
+    if not counted or (asked.of_owner and len(people) > 1):
         return False
     timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
     column = _column_asked(question, timed or counted)
     added = [cell for cell in timed if cell.column.casefold() == column]
-    is_of_time = any(_QUARTER.search(cell.row.text) or _days(cell) for cell in counted)
-    if not added and (sum_question.of_payee or sum_question.is_done or not is_of_time):
+    if asked.of_thing and (len(added) < _FEWEST_OF_THING or not of_one_table(added)):
+        return False
+    if not added and (asked.is_exact or not any(cell.is_timed for cell in counted)):
         return False
     shown = show(store, [cell.row for cell in added[:_MOST]])
-    doubts = [*_doubts(sum_question, added)]
-    lines = [_result(sum_question, added, counted), *_notes(sum_question, added, named), *doubts]
+    doubts = [*_doubts(asked, added)]
+    lines = [_result(asked, added, counted), *_notes(added, named), *doubts]
     support = 0.0 if doubts else None
-    read = (began, passages, len(files))
-    yield from finish(store, question, "\n".join(lines), shown, under, read, found=bool(added), support=support)
+    of_table = (began, table.passages, table.files)
+    yield from finish(store, question, "\n".join(lines), shown, under, of_table, found=bool(added), support=support)
     return True
 
 
-def _is_called(cell: _Cell, unit: str) -> bool:
+def _named(table: Cells, asked: _Asked) -> list[Cell]:
+    """The cells whose rows are of what is asked; [] if the tables do not know it."""
+    cells = table.cells
+    known = {stem for cell in cells for stem in cell.words | cell.around}
+    unknown = asked.others - known
+    if not cells or len(unknown) > (0 if asked.is_exact else 1) or not asked.names <= known:
+        return []
+    wanted = asked.names | (asked.others - unknown)
+    named = [cell for cell in cells if asked.unit.is_done and _is_called(cell, asked.unit) and wanted <= cell.around]
+    named = named or [cell for cell in cells if wanted <= cell.words]
+    if not named and (asked.is_all or not asked.is_exact):
+        named = [cell for cell in cells if wanted <= cell.words | cell.around]
+    return named
+
+
+def _is_called(cell: Cell, unit: Unit) -> bool:
     """True if the column is called as what was done, 'Received', so that the file's name says what was received."""
-    return content_stems(cell.column) == content_stems(unit)
+    return content_stems(cell.column) == content_stems(unit.name)
 
 
-def _is_name_of_row(cell: _Cell, cells: Sequence[_Cell]) -> bool:
-    """True if the column numbers the rows of its file one after the other: plots 1, 2 and 3 add up to nothing."""
-    path, column = cell.row.passage.path, cell.column
-    numbers = [one.number for one in cells if one.row.passage.path == path and one.column == column]
-    known = [number for number in numbers if number is not None]
-    return len(known) == len(numbers) >= _FEWEST_NUMBERED and all(
-        later - number == 1 for number, later in pairwise(known)
-    )
+def _column_asked(question: str, cells: Sequence[Cell]) -> str:
+    """The column whose name has most words of the question, 'rent_received' for rent received; else that of most.
 
-
-def _column_asked(question: str, cells: Sequence[_Cell]) -> str:
-    """The column whose name has most words of the question, 'rent_received' for rent received; else that of most."""
-    words = content_stems(question)
+    Of several with as many rows, that of the total.
+    """
+    words, total = content_stems(question), content_stems("total")
     counts = Counter(cell.column.casefold() for cell in cells)
-    return max(counts, key=lambda column: (len(words & content_stems(column.replace("_", " "))), counts[column]))
+    stems = {column: content_stems(column.replace("_", " ")) for column in counts}
+    return max(counts, key=lambda column: (len(words & stems[column]), counts[column], total <= stems[column]))
+
+
+def _plain(question: str) -> str:
+    return without_titles(" ".join(question.split()).rstrip("?!. "))
 
 
 def _asked(question: str, today: date) -> _Asked | None:
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
+    plain = _plain(question)
     match = _MANY.match(plain) or _TOTAL.match(plain) or _PAID.match(plain)
     if match is None:
         return None
     rest, period = take_period(_ALL.sub("", match["rest"]), today)
-    names = [
-        word for word in re.findall(r"[\w'’&-]+", rest) if (word[0].isupper() or word[0].isdigit()) and word != "I"
-    ]
+    names = _capitals(rest)
     of_owner = re.match(r"\s*(?:I|we)\b", rest, re.I) is not None
     if not (names or period or of_owner or _ALL.search(match["rest"]) or match.re is _TOTAL):
         return None  # 'How many hours did the meeting last?' is one fact
@@ -203,133 +193,90 @@ def _asked(question: str, today: date) -> _Asked | None:
         return None
     of_names = content_stems(" ".join(names))
     things = match.groupdict().get("of") or ""
-    others = content_stems(f"{things} {rest}") - of_names - _LIGHT
-    unit = "amount" if of_payee else match["unit"].lower()
-    of_money = amounts.asks_money(plain)
-    names_of = (frozenset(of_names), frozenset(others))
-    return _Asked(unit, *names_of, period, " ".join(names), of_owner, of_money, of_payee)
+    others = frozenset(content_stems(f"{things} {rest}") - of_names - _LIGHT)
+    name = PAYMENT if of_payee else match["unit"].lower()
+    unit = Unit(name, is_money=amounts.asks_money(plain), label=others)
+    return _Asked(unit, frozenset(of_names), others, period, " ".join(names), of_owner, of_payee)
 
 
 def _asked_as_done(question: str, today: date) -> _Asked | None:
     """The question with what was done as the unit: 'counted' in 'How many slow worms were counted in plot P1?'"""
-    match = _DONE.match(without_titles(" ".join(question.split()).rstrip("?!. ")))
+    match = _DONE.match(_plain(question))
     if match is None:
         return None
     rest, period = take_period(match["rest"], today)
-    names = [word for word in re.findall(r"[\w'’&-]+", rest) if word[0].isupper() or word[0].isdigit()]
-    of_names = content_stems(" ".join(names))
-    others = content_stems(f"{match['things']} {rest}") - of_names - _LIGHT
+    names = _capitals(rest)
+    of_names = frozenset(content_stems(" ".join(names)))
+    others = frozenset(content_stems(f"{match['things']} {rest}") - of_names - _LIGHT)
     words = " ".join([match["things"].strip(), *names])
-    names_of = (frozenset(of_names), frozenset(others))
-    return _Asked(match["unit"].lower(), *names_of, period, words, False, False, False, is_done=True)
+    return _Asked(Unit(match["unit"].lower(), is_done=True), of_names, others, period, words)
 
 
-def _cells(passage: Passage, asked: _Asked) -> Iterator[_Cell]:
-    """The cells of a passage's rows whose column has the unit or its name; a rate of the unit has no number to add."""
-    unit = asked.unit
-    around = frozenset(content_stems(f"{name_words(passage.path)} {passage.title}"))
-    for line in passage.chunk.text.split("\n"):
-        fields = amounts.fields_of(line)
-        is_label = len(fields) == 1 and _is_label_of(next(iter(fields)), asked)
-        if not fields or (len(fields) < 2 and not is_label) or any(_OF_TOTAL.match(value) for value in fields.values()):
-            continue
-        words = frozenset(content_stems(f"{line} {passage.chunk.location.heading}"))
-        for column, value in fields.items():
-            number = amounts.number_of(value)
-            of_value = not asked.is_done and _is_of(unit, re.sub(r"^\S*\d\S*\s*", "", value))
-            if number is None or not (_is_of(unit, column) or of_value):
-                continue
-            if asked.of_money and amounts.measure_of(column, value):
-                continue
-            yield _Cell(Row(passage, line.strip()), column, None if _RATE.search(column) else number, words, around)
+def _asked_of_thing(question: str, today: date) -> _Asked | None:
+    """The question for what was spent on something over a time, or for what all of something cost."""
+    plain = _plain(question)
+    match = _SPENT.match(plain) or _COST.match(plain)
+    if match is None:
+        return None
+    groups = match.groupdict()
+    asked_of = groups.get("rest") or f"{groups.get('thing')} {groups.get('when') or ''}"
+    is_all = bool(_ALL.search(asked_of) or _EVERY.search(asked_of))
+    rest, period = take_period(_ALL.sub("", asked_of), today)
+    goes_on = (groups.get("verb") or groups.get("passive") or "").lower().startswith("spen")
+    things = frozenset(content_stems(rest) - _LIGHT)
+    if not things or not (is_all or period or goes_on):
+        return None  # 'What did the plotter cost?' is one fact
+    words = " ".join(word for word in re.findall(r"[\w'’&-]+", rest) if content_stems(word) & things)
+    unit = Unit(PRICE, is_money=True)
+    return _Asked(unit, frozenset(), things, period, words, of_thing=True, is_all=is_all)
 
 
-def _is_label_of(label: str, asked: _Asked) -> bool:
-    """True if each word of a line's label is asked for: 'Net pay' by 'the total of my net pay', on every payslip."""
-    stems = content_stems(label)
-    return len(stems) > 1 and stems <= asked.others | content_stems(asked.unit)
+def _capitals(text: str) -> list[str]:
+    """The names and numbers of a question."""
+    words = re.findall(r"[\w'’&-]+", text)
+    return [word for word in words if (word[0].isupper() or word[0].isdigit()) and word != "I"]
 
 
-def _is_of(unit: str, text: str) -> bool:
-    """True if a header or the words behind a number name the unit."""
-    alike = next((group for group in (*amounts.UNITS, _PAYMENTS, _MONEY) if unit in group), {unit})
-    return bool(content_stems(unit) & content_stems(text)) or any(
-        word.lower() in alike for word in re.findall(r"[^\W\d_]+", text)
-    )
-
-
-def _holds(period: Period, cell: _Cell) -> bool:
-    """True if a date of the row lies in the period, or all of the quarter that it names."""
-    quarter = _QUARTER.search(cell.row.text)
-    if quarter is not None:
-        year, number = int(quarter["year"] or quarter["later"]), int(quarter["number"] or quarter["before"])
-        return all(period.holds(Date(year, 3 * number - 2 + month, 0)) for month in range(3))
-    return any(period.holds(day) for day in _days(cell))
-
-
-def _days(cell: _Cell) -> list[Date]:
-    """The dates or years of a row; without one, the year of its heading or of its file."""
-    days = [day for day in all_dates(cell.row.text) if day.year]
-    if not days and _is_line(cell):
-        beginning = f"{cell.row.passage.title} {cell.row.passage.chunk.text[:_BEGINNING]}"
-        named = ((int(match[2]), match[1].casefold()) for match in _MONTH.finditer(beginning))
-        of_month = [Date(year, MONTHS.index(month) + 1, 0) for year, month in named]
-        days = (of_month or [day for day in all_dates(beginning) if day.year and day.month])[:1]
-    if not days:
-        fields = list(amounts.fields_of(cell.row.text).items())
-        years = [value for column, value in fields if column != cell.column and (column, value) in fields[:1]
-                 or re.search(r"\byear\b", column, re.IGNORECASE)]  # fmt: skip
-        months = [MONTHS.index(value.casefold()) + 1 for _, value in fields if value.casefold() in MONTHS] or [0]
-        labels = f"{cell.row.passage.chunk.location.heading} {cell.row.passage.path.stem}"
-        years = [year for year in years if _YEAR.fullmatch(year)] or _YEAR.findall(labels)
-        days = [Date(int(year), month, 0) for year in years for month in months]
-    return days
-
-
-def _is_line(cell: _Cell) -> bool:
-    """True for a line 'Net pay: 1,412.30', which is no row of a table."""
-    return len(amounts.fields_of(cell.row.text)) == 1
-
-
-def _doubts(asked: _Asked, added: Sequence[_Cell]) -> Iterator[str]:
+def _doubts(asked: _Asked, added: Sequence[Cell]) -> Iterator[str]:
     """Sentences about rows that may make no sum: readings of a meter, money that came back, copies."""
-    names = [name for cell in added for name in (cell.row.passage.path.stem, cell.column) if _READINGS.search(name)]
+    names = [name for cell in added for name in (cell.path.stem, cell.column) if _READINGS.search(name)]
     if names:
         yield f"“{clean_name(names[0])}” may hold readings of a meter, which make no sum."
-    if not asked.of_payee:
+    if not (asked.of_payee or asked.of_thing):
         return
     if len({cell.number < 0 for cell in added if cell.number is not None}) > 1:
         yield "Some of it was paid and some came back."
-    files = {(cell.row.text, cell.row.passage.path) for cell in added}
-    columns = {tuple(amounts.fields_of(cell.row.text)) for cell in added}
-    if len(columns) > 1 or len({text for text, _ in files}) < len(files):
+    files = {(cell.row.text, cell.path) for cell in added}
+    if not of_one_table(added) or len({text for text, _ in files}) < len(files):
         yield "Several tables have such rows, and may say the same twice."
+    of_pieces = [key for key in added[0].fields if key != added[0].column and content_stems(key) & _COUNTED]
+    if asked.of_thing and of_pieces and PRICE in added[0].column.casefold():
+        yield f"“{added[0].column}” may be that of one piece: the rows have a column “{of_pieces[0]}” too."
 
 
-def _result(asked: _Asked, added: Sequence[_Cell], counted: Sequence[_Cell]) -> str:
+def _result(asked: _Asked, added: Sequence[Cell], counted: Sequence[Cell]) -> str:
     those = f"{f' with “{asked.words}”' if asked.words else ''}{f' {asked.period.words}' if asked.period else ''}"
     if not added:
         others = plural(len(counted), "row")
         verb = "is" if len(counted) == 1 else "are"
-        return f"No row{those} has a number of {asked.unit}; {others} of other times {verb} there."
-    files = ", ".join(dict.fromkeys(clean_name(cell.row.passage.path.name) for cell in added))
+        return f"No row{those} has a number of {asked.unit.name}; {others} of other times {verb} there."
+    files = ", ".join(dict.fromkeys(clean_name(cell.path.name) for cell in added))
     rows, noun = plural(len(added), "line"), "line"
-    if not _is_line(added[0]):
+    if not added[0].is_line:
         rows, noun = plural(len(added), "row"), "column"
     more = f" (the first {_MOST} are shown)" if len(added) > _MOST else ""
     numbers = [cell.number for cell in added if cell.number is not None]
-    paid_out = asked.of_payee and sum(numbers) < 0
+    paid_out = (asked.of_payee or asked.of_thing) and sum(numbers) < 0
     total = amounts.written([-number for number in numbers] if paid_out else numbers)
-    unit = f" {asked.unit}" if any(asked.unit in group for group in amounts.UNITS) else ""
-    return f"{total}{unit} (computed: the sum of the {noun} “{added[0].column}” in {rows} of {files}{those}{more})"
+    column = added[0].column
+    return f"{total}{asked.unit.shown} (computed: the sum of the {noun} “{column}” in {rows} of {files}{those}{more})"
 
 
-def _notes(asked: _Asked, added: Sequence[_Cell], named: Sequence[_Cell]) -> Iterator[str]:
+def _notes(added: Sequence[Cell], named: Sequence[Cell]) -> Iterator[str]:
     """Say which columns were left out."""
     chosen = {cell.column.casefold() for cell in added}
-    left_out = Counter(
-        (cell.column, cell.row.passage.path.name) for cell in named if added and cell.column.casefold() not in chosen
-    )
+    others = [cell for cell in named if added and cell.column.casefold() not in chosen]
+    left_out = Counter((cell.column, cell.path.name) for cell in others)
     if left_out:
         columns = "; ".join(f"“{column}” in {clean_name(name)} ({plural(count, 'row')})"
                             for (column, name), count in left_out.items())  # fmt: skip

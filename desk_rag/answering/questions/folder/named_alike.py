@@ -1,0 +1,109 @@
+"""List the documents that are called what a question asks for: 'List all site meetings', 'At which was Ana present?'"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger
+from desk_rag.answering.questions.folder.reading.periods import take_period, written
+from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
+from desk_rag.answering.questions.folder.wording import by_date
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.titles import without_titles
+from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.documents.sentences import quotable
+from desk_rag.documents.status import plural
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+
+_THINGS = r"(?P<things>[a-z][\w-]*(?:\s[a-z][\w-]*)?s)"
+_ASKS = (
+    re.compile(
+        rf"^(?:list|show|name|give|find)\s+(?:me\s+)?(?:(?:all|every|the|our|my|of)\s+)*{_THINGS}(?P<rest>(?:\s+(?:in|of|from|since)\s.+)?)$",
+        re.I,
+    ),
+    re.compile(
+        rf"^(?:which|what)\s+{_THINGS}\s+(?:are\s+there|do\s+(?:we|I)\s+have|exist|were\s+there)(?P<rest>(?:\s.+)?)$",
+        re.I,
+    ),
+    re.compile(
+        rf"^(?:(?:at|in|on|from|during)\s+)?(?:which|what)\s+(?:of\s+the\s+|of\s+our\s+)?{_THINGS}\s+(?:was|were|is|are|did|does|has|have|had)\s+"
+        r"(?P<rest>.+)$",
+        re.I,
+    ),
+)
+_ATTENDS = re.compile(r"\b(?:present|attend(?:ed|s)?|take\s+part|took\s+part|there|come|came|participate[ds]?)\b", re.I)
+_PRESENT = re.compile(r"^\W*(?:present|attend\w+|participants?|those\s+present)\b[^:]{0,20}:", re.I)
+_LIGHT = content_stems(
+    "present attend attended take took part there come came participate participated discuss discussed mention"
+    " mentioned talk talked about said of in at"
+)
+_NOT_CALLED_SO = frozenset({Format.CODE, Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
+_FEWEST, _MOST = 2, 100
+
+
+def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+    """Yield the documents; nothing unless several are called so, and some have the other words of the question."""
+    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
+    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    if match is None:
+        return
+    began, reading = time.perf_counter(), None
+    for event in read(store, [Kind("file", "files")], under):
+        if isinstance(event, Reading):
+            reading = event
+        else:
+            yield event
+    assert reading is not None
+    rest, period = take_period(match["rest"], today)
+    wanted = content_stems(rest) - _LIGHT
+    called = [record for record in reading.records if _is_called(match["things"].lower(), record)]
+    if len(called) < _FEWEST or (match.re is _ASKS[-1] and not wanted and period is None):
+        return
+    rows = [(record, row) for record in sorted(called, key=by_date)
+            if (period is None or period.holds(record.date)) and (row := _row(record, wanted, rest))]  # fmt: skip
+    if not rows:
+        return
+    shown, roots = show(store, [row for _, row in rows[:_MOST]]), store.volumes.roots()
+    lines = []
+    for citation, (record, row) in zip(shown.citations, rows, strict=False):
+        facts = [written(record.date), f"“{row.text}”" if wanted else ""]
+        lines.append(listed(citation, ", ".join(filter(None, facts)), record.path, roots))
+    those = f" {period.words}" if period is not None else ""
+    with_words = f" with “{' '.join(word for word in rest.split() if content_stems(word) & wanted)}”" if wanted else ""
+    of_all = f", of {len(called):,}" if len(rows) < len(called) else ""
+    head = f"{plural(len(rows), 'file')} called “{_singular(match['things'])}”{with_words}{those}{of_all}:"
+    read_for_it = (began, reading.passages, reading.files)
+    yield from finish(store, question, "\n".join([head, *lines]), shown, under, read_for_it)
+
+
+def _is_called(things: str, record: Record) -> bool:
+    """True if the name of a document has the words, in the singular: 'rooms.txt' is no room."""
+    name = re.sub(r"[\W_]+", " ", record.path.stem).lower()
+    if not content_stems(_singular(things)) <= content_stems(name) or things.split()[-1] in name.split():
+        return False
+    return format_of_name(record.path.name) not in _NOT_CALLED_SO and not is_ledger(record.passages)
+
+
+def _singular(things: str) -> str:
+    return re.sub(r"(?<=[sxh])es$|s$", "", re.sub(r"ies$", "y", things.lower()))
+
+
+def _row(record: Record, wanted: set[str], rest: str) -> Row | None:
+    """The line with most of the words, if the document has all; who was present, a line of those decides alone."""
+    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    present = [row for row in units if _PRESENT.match(row.text)] if _ATTENDS.search(rest) else []
+    if present:
+        return next((row for row in present if wanted <= content_stems(row.text)), None)
+    if not units or not wanted <= content_stems(record.text):
+        return None
+    return max(units, key=lambda row: len(wanted & content_stems(row.text)))

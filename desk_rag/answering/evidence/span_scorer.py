@@ -32,7 +32,7 @@ from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 from desk_rag.model.embedded import threads
-from desk_rag.model.embedded.compiled_bert import in_13_bits, in_bf16
+from desk_rag.model.embedded.compiled_bert import fastest
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import Embedder
@@ -310,10 +310,8 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         apply_adapter(net, load_file(file, device=str(bert.device)))
         precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
-        if embedder.computes_in_half and bert.device.type == "cpu":
-            net.bert, precision = in_bf16(net.bert), nullcontext
-        elif bert.device.type == "cpu":
-            net.bert = in_13_bits(net.bert)
+        if bert.device.type == "cpu":
+            net.bert, precision = fastest(net.bert, in_half=embedder.computes_in_half), nullcontext
         elif embedder.computes_in_half:  # what autocast would do before every product
             for linear in linear_layers(net.bert).values():
                 linear.to(torch.bfloat16)

@@ -50,16 +50,17 @@ INLINE void attend_block(const float *queries, float *sums, float *largest, floa
         }
         total[q] += sum_of(sum);
     }
+    enum { WIDTH_HELD = DIM / LANES < HELD ? DIM / LANES : HELD };
     BY_PARTS(lowest, DIM / LANES) {
-        vec held[QUERIES][HELD];
+        vec held[QUERIES][WIDTH_HELD];
         for (int q = 0; q < count; q++)
-            for (int i = 0; i < HELD; i++) held[q][i] = load(sums + q * DIM + LANES * (lowest + i));
+            for (int i = 0; i < WIDTH_HELD; i++) held[q][i] = load(sums + q * DIM + LANES * (lowest + i));
         for (int64_t key = 0; key < keys; key++)
             for (int q = 0; q < count; q++)
-                for (int i = 0; i < HELD; i++)
+                for (int i = 0; i < WIDTH_HELD; i++)
                     held[q][i] += weights[q][key] * load(values + key * DIM + LANES * (lowest + i));
         for (int q = 0; q < count; q++)
-            for (int i = 0; i < HELD; i++) store(sums + q * DIM + LANES * (lowest + i), held[q][i]);
+            for (int i = 0; i < WIDTH_HELD; i++) store(sums + q * DIM + LANES * (lowest + i), held[q][i]);
     }
 }
 

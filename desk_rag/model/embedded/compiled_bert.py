@@ -1,7 +1,7 @@
 """BERT by the compiled kernels, a text at a time and without filling up.
 
-In bfloat16 on a CPU with AMX. On one with AVX2 alone, what is multiplied are whole numbers of 13 bits, with a scale per
-row: half the work of fp32, and a third of bfloat16's errors.
+In bfloat16 on a CPU with AMX. On others, what is multiplied are whole numbers of 13 bits, with a scale per row: half the
+work of fp32, and a third of bfloat16's errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PANEL, _HEAD = 32, 32
 _LONGEST = 512
 """As in bert_kernels.c."""
 _MOST, _MOST_INPUTS = 4095, 1536
-"""As in products.h and products_avx2.h."""
+"""As in products_wide.h and matrix.h."""
 
 
 class _HalfMatrix(ctypes.Structure):
@@ -50,7 +50,7 @@ class _HalfLayer(ctypes.Structure):
 
 
 class _WideLayer(ctypes.Structure):
-    """`BertLayer` in bert_avx2.c."""
+    """`BertLayer` in bert_wide.c."""
 
     _fields_ = (*((name, kernels.Matrix) for name in _MATRICES), *_NORMS)
 
@@ -59,7 +59,7 @@ class CompiledBert(nn.Module):
     """Stands where a `Bert` stood and shares its embeddings and norms. For inference only, on one thread."""
 
     def __init__(self, library: ctypes.CDLL, bert: Bert) -> None:
-        """Use `in_bf16` or `in_13_bits`, which check that the BERT is served."""
+        """Use `fastest`, which checks that the BERT is served."""
         super().__init__()
         self.config, self.embeddings, self._library = bert.config, bert.embeddings, library
         self._kept: list[Tensor] = []
@@ -128,20 +128,12 @@ class CompiledBert(nn.Module):
         return self._kept[-1].data_ptr()
 
 
-def in_bf16(bert: Bert) -> CompiledBert | Bf16Bert:
-    """`bert` by the compiled kernels; by torch without them, without AMX, or if its shape is another."""
+def fastest(bert: Bert, *, in_half: bool) -> CompiledBert | Bf16Bert | Bert:
+    """`bert` by the compiled kernels; by torch without them or if its shape is another, in bfloat16 if `in_half`."""
     library = kernels.library()
-    if library is None or not hasattr(library, "pack_half") or not _is_served(bert):
-        return Bf16Bert(bert)
-    return CompiledBert(library, bert)
-
-
-def in_13_bits(bert: Bert) -> CompiledBert | Bert:
-    """`bert` by the compiled kernels for AVX2; itself without them, or if its shape is another."""
-    library = kernels.library()
-    if library is None or not hasattr(library, "pack_wide") or not _is_served(bert):
-        return bert
-    return CompiledBert(library, bert)
+    if library is not None and _is_served(bert):
+        return CompiledBert(library, bert)
+    return Bf16Bert(bert) if in_half else bert
 
 
 def _is_served(bert: Bert) -> bool:

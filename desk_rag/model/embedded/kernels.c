@@ -33,13 +33,6 @@ typedef struct {
 
 /* ---- A decoder layer --------------------------------------------------------------------------------------------- */
 
-#if LANES == 8
-/* Products of up to BATCH coded rows with a matrix, to out [rows, stride]. */
-static void multiply_coded(const Coded *coded, int64_t rows, const Matrix *m, float *out, int64_t stride) {
-    multiply_as(coded, rows, m, out, stride, 0);
-}
-#endif
-
 static void rms_norm(float *out, const float *x, const float *weight, int64_t width, float eps) {
     vec squares = all(0);
     for (int64_t i = 0; i < width; i += LANES) squares += load(x + i) * load(x + i);

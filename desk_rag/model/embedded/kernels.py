@@ -1,7 +1,7 @@
 """Compile the embedded models' passes for this CPU, once per machine, and call them.
 
 torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c`, and `bert_kernels.c`
-or for AVX2 `bert_avx2.c`, are whole layers in one call. The machine's own C compiler makes them when a model is first
+or without AMX `bert_wide.c`, are whole layers in one call. The machine's own C compiler makes them when a model is first
 loaded, in three seconds; without one, or on a CPU without AVX2, torch computes everything. DESK_RAG_KERNELS names
 another directory for what is compiled; if it is empty, nothing is compiled or loaded.
 """
@@ -29,11 +29,14 @@ from desk_rag.errors import ForeignPlace
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import PROOF_BYTES, Entry, replacing, write_all
 
-_SOURCES = tuple(map(Path(__file__).with_name, ("kernels.c", "bert_kernels.c", "bert_avx2.c", "place_kernels.c")))
+_SOURCES = tuple(map(Path(__file__).with_name, ("kernels.c", "bert_kernels.c", "bert_wide.c", "place_kernels.c")))
 _HEADERS = tuple(
     map(
         Path(__file__).with_name,
-        ("vectors.h", "attention.h", "products.h", "products_vnni.h", "products_avx2.h"),
+        (
+            *("vectors.h", "matrix.h", "attention.h"),
+            *("products.h", "products_vnni.h", "products_avx2.h", "products_wide.h"),
+        ),
     )
 )
 _AVX2 = ("avx2", "fma3", "f16c")
@@ -209,12 +212,11 @@ def _checked(kernels: ctypes.CDLL) -> ctypes.CDLL:
         *(number, number, number, number, number),
         *(address, address, address, address, number),
     ]
-    if hasattr(kernels, "run_bert"):  # with AMX, or for AVX2 alone
-        kernels.run_bert.restype = None
-        kernels.run_bert.argtypes = [address, number, number, number, ctypes.c_float, address, number, address]
+    kernels.run_bert.restype = None
+    kernels.run_bert.argtypes = [address, number, number, number, ctypes.c_float, address, number, address]
     if hasattr(kernels, "pack_half"):  # with AMX
         kernels.pack_half.restype, kernels.pack_half.argtypes = None, kernels.pack.argtypes
-    if hasattr(kernels, "pack_wide"):  # for AVX2 alone
+    if hasattr(kernels, "pack_wide"):  # without AMX
         kernels.pack_wide.restype, kernels.pack_wide.argtypes = None, kernels.pack.argtypes
         kernels.bert_work_size.restype, kernels.bert_work_size.argtypes = number, [number, number, number]
     if kernels.prepare() != 0:

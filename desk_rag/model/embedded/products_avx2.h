@@ -1,16 +1,12 @@
 /* products.h for a CPU with AVX2.
 
    The two numbers of an activation are one of 16 bits, FINE times the first plus the second. Matrices are codes
-   [out / 16][in / 2][16][2], so that one instruction multiplies two inputs of 8 outputs and adds the two products.
-
-   `wide` matrices, of bert_avx2.c, have codes of 16 bits, from -MOST to MOST, and so have their activations. */
+   [out / 16][in / 2][16][2], so that one instruction multiplies two inputs of 8 outputs and adds the two products. */
 
 typedef int16_t Code;
 #define BATCH 48 /* rows that are multiplied together */
 #define CODES (BATCH * WIDEST)
 #define EXACT 512 /* inputs whose products 32 bits hold: 127 * 127 * 254 * 512 < 2^31 */
-#define MOST 4095 /* code where matrices have 16 bits as well */
-#define EXACT_WIDE 128 /* the same there: 4095 * 4095 * 128 < 2^31 */
 #define ROWS 6 /* whose sums of 16 outputs the registers hold */
 
 /* Codes of up to BATCH rows, [rows][in], with what a step of a code is worth. */
@@ -44,60 +40,45 @@ INLINE void code_row(Coded *coded, const float *x, int64_t width, int64_t row, i
     coded->step[row] = step * (1.0f / FINE);
 }
 
-/* acc + products of two codes each, of which one pair is the same for all outputs. In assembler, because GCC would keep
-   copies of the sums, and those in memory. */
-INLINE __m256i dots(__m256i acc, __m256i codes, __m256i pair) {
-#ifdef __AVXVNNI__
-    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(codes), "x"(pair));
-#else
-    __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(_mm256_madd_epi16(codes, pair)));
-#endif
-    return acc;
-}
-
 /* Codes of 8 outputs for two inputs. */
-INLINE __m256i codes_at(const uint8_t *codes, int64_t number, const int wide) {
-    if (wide) return _mm256_loadu_si256((const __m256i *)codes + number);
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes + number));
+INLINE ivec codes_at(const uint8_t *codes, int64_t number) {
+    return (ivec)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes + number));
 }
 
 /* Sums of COUNT rows over some inputs for 16 outputs, [COUNT][2], by PARTS independent sums each. */
-INLINE void sums_of(const uint8_t *codes, const Code *row, int64_t apart, int64_t inputs, __m256i *out,
-                    const int count, const int parts, const int wide) {
-    __m256i sums[2 * ROWS];
-    for (int i = 0; i < 2 * count * parts; i++) sums[i] = _mm256_setzero_si256();
+INLINE void sums_of(const uint8_t *codes, const Code *row, int64_t apart, int64_t inputs, ivec *out,
+                    const int count, const int parts) {
+    ivec sums[2 * ROWS] = {};
     for (int64_t k = 0; k < inputs; k += 2 * parts) {
         for (int part = 0; part < parts; part++) {
-            const __m256i left = codes_at(codes, 2 * part, wide), right = codes_at(codes, 2 * part + 1, wide);
+            const ivec left = codes_at(codes, 2 * part), right = codes_at(codes, 2 * part + 1);
             for (int r = 0; r < count; r++) {
-                int32_t two;
-                memcpy(&two, row + r * apart + 2 * part, 4);
-                const __m256i pair = _mm256_set1_epi32(two);
-                __m256i *own = sums + 2 * r * parts + part;
-                own[0] = dots(own[0], left, pair);
-                own[parts] = dots(own[parts], right, pair);
+                int32_t pair;
+                memcpy(&pair, row + r * apart + 2 * part, 4);
+                ivec *own = sums + 2 * r * parts + part;
+                own[0] = dots_of_pairs(own[0], left, pair);
+                own[parts] = dots_of_pairs(own[parts], right, pair);
             }
         }
-        codes += (wide ? 64 : 32) * parts, row += 2 * parts;
+        codes += 32 * parts, row += 2 * parts;
         __builtin_prefetch(codes + 2048);
     }
     for (int i = 0; i < 2 * count; i++) {
         for (int part = 1; part < parts; part++)
-            sums[i * parts] = _mm256_add_epi32(sums[i * parts], sums[i * parts + part]);
+            sums[i * parts] += sums[i * parts + part];
         out[i] = sums[i * parts];
     }
 }
 
 /* Products of COUNT rows with 16 outputs. */
 INLINE void few_rows(const Coded *coded, int64_t row, const Matrix *m, int64_t tile, float *out, int64_t stride,
-                     const int count, const int parts, const int wide) {
-    const int64_t exact = wide ? EXACT_WIDE : EXACT;
+                     const int count, const int parts) {
     vec total[2 * ROWS] = {};
-    for (int64_t begin = 0; begin < m->in; begin += exact) {
-        __m256i sums[2 * ROWS];
-        sums_of(m->codes + (tile * m->in + begin) * (wide ? 32 : 16), coded->planes + row * m->in + begin, m->in,
-                m->in - begin < exact ? m->in - begin : exact, sums, count, parts, wide);
-        for (int i = 0; i < 2 * count; i++) total[i] += (vec)_mm256_cvtepi32_ps(sums[i]);
+    for (int64_t begin = 0; begin < m->in; begin += EXACT) {
+        ivec sums[2 * ROWS];
+        sums_of(m->codes + (tile * m->in + begin) * 16, coded->planes + row * m->in + begin, m->in,
+                m->in - begin < EXACT ? m->in - begin : EXACT, sums, count, parts);
+        for (int i = 0; i < 2 * count; i++) total[i] += __builtin_convertvector(sums[i], vec);
     }
     for (int r = 0; r < count; r++)
         for (int side = 0; side < 2; side++) {
@@ -109,17 +90,18 @@ INLINE void few_rows(const Coded *coded, int64_t row, const Matrix *m, int64_t t
         }
 }
 
-INLINE void multiply_as(const Coded *coded, int64_t rows, const Matrix *m, float *out, int64_t stride, const int wide) {
+/* Products of up to BATCH coded rows with a matrix, to out [rows, stride]. */
+static void multiply_coded(const Coded *coded, int64_t rows, const Matrix *m, float *out, int64_t stride) {
     for (int64_t tile = 0; tile < m->out / 16; tile++)
         for (int64_t row = 0; row < rows; row += ROWS) {
             float *to = out + row * stride;
             switch (rows - row) {
-                case 1: few_rows(coded, row, m, tile, to, stride, 1, 4, wide); break;
-                case 2: few_rows(coded, row, m, tile, to, stride, 2, 2, wide); break;
-                case 3: few_rows(coded, row, m, tile, to, stride, 3, 2, wide); break;
-                case 4: few_rows(coded, row, m, tile, to, stride, 4, 1, wide); break;
-                case 5: few_rows(coded, row, m, tile, to, stride, 5, 1, wide); break;
-                default: few_rows(coded, row, m, tile, to, stride, ROWS, 1, wide);
+                case 1: few_rows(coded, row, m, tile, to, stride, 1, 4); break;
+                case 2: few_rows(coded, row, m, tile, to, stride, 2, 2); break;
+                case 3: few_rows(coded, row, m, tile, to, stride, 3, 2); break;
+                case 4: few_rows(coded, row, m, tile, to, stride, 4, 1); break;
+                case 5: few_rows(coded, row, m, tile, to, stride, 5, 1); break;
+                default: few_rows(coded, row, m, tile, to, stride, ROWS, 1);
             }
         }
 }

@@ -11,12 +11,11 @@ from desk_rag.assets import assets_dir
 from desk_rag.model.embedded import kernels
 from desk_rag.model.embedded.bert import Bert, load_bert
 from desk_rag.model.embedded.bert_bf16 import Bf16Bert
-from desk_rag.model.embedded.compiled_bert import CompiledBert, in_13_bits, in_bf16
+from desk_rag.model.embedded.compiled_bert import CompiledBert, fastest
 from tests.model.embedded.test_bert_bf16 import rows
-from tests.model.embedded.test_compiled import use_kernels_for
+from tests.model.embedded.test_compiled import SETS, use_kernels_for
 
 needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="no kernels for this CPU, or no C compiler")
-COMPILE = {"AMX": in_bf16, "AVX-VNNI": in_13_bits, "AVX2": in_13_bits}
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +23,9 @@ def bert() -> Bert:
     return load_bert(assets_dir() / "embedder").eval()
 
 
-@pytest.fixture(scope="module", params=COMPILE)
+@pytest.fixture(scope="module", params=SETS)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Kernels for every kind of CPU that this one is, too, and that have a BERT."""
+    """Kernels for every kind of CPU that this one is, too."""
     with pytest.MonkeyPatch.context() as patch:
         use_kernels_for(request.param, tmp_path_factory, patch)
         yield request.param
@@ -34,7 +33,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def compiled(bert: Bert, kind: str) -> CompiledBert:
-    module = COMPILE[kind](bert)
+    module = fastest(bert, in_half=True)
     assert isinstance(module, CompiledBert)
     return module
 
@@ -80,7 +79,7 @@ def test_large_states_and_scores_stay_finite(kind: str) -> None:
         layer.attention["self"].query.weight.mul_(30.0)
         layer.intermediate["dense"].weight.mul_(10.0)
     inputs = rows(60)
-    expected, states = wide(*inputs).last_hidden_state, COMPILE[kind](wide)(*inputs).last_hidden_state
+    expected, states = wide(*inputs).last_hidden_state, fastest(wide, in_half=True)(*inputs).last_hidden_state
     assert states.isfinite().all()
     assert relative(states, expected) < 2 * relative(Bf16Bert(wide)(*inputs).last_hidden_state, expected)
 
@@ -88,7 +87,7 @@ def test_large_states_and_scores_stay_finite(kind: str) -> None:
 @torch.inference_mode()
 def test_without_kernels_torch_computes(bert: Bert, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_RAG_KERNELS", "")
-    assert in_13_bits(bert) is bert
-    module, inputs = in_bf16(bert), rows(40)
+    assert fastest(bert, in_half=False) is bert
+    module, inputs = fastest(bert, in_half=True), rows(40)
     assert type(module) is Bf16Bert
     assert torch.equal(module(*inputs).last_hidden_state, Bf16Bert(bert)(*inputs).last_hidden_state)

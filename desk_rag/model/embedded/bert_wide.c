@@ -1,42 +1,18 @@
-/* The embedder's BERT on a CPU with AVX2 alone; see kernels.py. Matrices and what is multiplied by them are codes from
-   -MOST to MOST (products_avx2.h), whose errors are a third of bfloat16's; everything else is fp32. */
+/* The embedder's BERT on a CPU without AMX; see kernels.py. Matrices and what is multiplied by them are whole numbers
+   (products_wide.h); everything else is fp32. */
 
 #include "vectors.h"
 
-#if LANES == 8
+#if !TILES
 
 #define DIM 32 /* width of a head */
 #include "attention.h"
-#include "products.h"
+#include "products_wide.h"
 
 typedef struct {
     Matrix inward, outward, widen, narrow; /* wide ones */
     const float *attention_weight, *attention_bias, *output_weight, *output_bias; /* of the norms */
 } BertLayer;
-
-static void code_wide(Coded *coded, const float *x, int64_t width, int64_t row) {
-    vec most = all(0);
-    for (int64_t i = 0; i < width; i += LANES) {
-        vec v = load(x + i);
-        most = larger(most, larger(v, -v));
-    }
-    float step = largest_of(most) / MOST;
-    step = step > 1e-30f ? step : 1e-30f;
-    const float inverse = 1.0f / step;
-    for (int64_t i = 0; i < width; i += 2 * LANES) {
-        __m256i low = _mm256_cvtps_epi32((__m256)(load(x + i) * inverse));
-        __m256i high = _mm256_cvtps_epi32((__m256)(load(x + i + LANES) * inverse));
-        __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
-        _mm256_storeu_si256((__m256i *)(coded->planes + row * width + i), packed);
-    }
-    coded->step[row] = step;
-}
-
-/* Products of up to BATCH rows x [rows, in] with a matrix. */
-static void multiply_wide(Coded *coded, const float *x, int64_t rows, const Matrix *m, float *out) {
-    for (int64_t row = 0; row < rows; row++) code_wide(coded, x + row * m->in, m->in, row);
-    multiply_as(coded, rows, m, out, m->out, 1);
-}
 
 /* x = norm(x + added). */
 static void add_norm(float *x, const float *added, const float *weight, const float *bias, int64_t width, float eps) {
@@ -55,7 +31,7 @@ static void add_norm(float *x, const float *added, const float *weight, const fl
 
 /* Bytes that run_bert() needs for so many rows. */
 int64_t bert_work_size(int64_t width, int64_t inner, int64_t rows) {
-    return sizeof(float) * (rows * (3 * width + width + 4 * DIM + 2) + DIM * KEYS + BATCH * (inner + width));
+    return sizeof(float) * (rows * (3 * width + width + 4 * DIM + 2) + DIM * KEYS + WIDE_BATCH * (inner + width));
 }
 
 /* Run layers over one text x [rows, width], in place. `work` holds bert_work_size(). */
@@ -65,13 +41,12 @@ void run_bert(const BertLayer *layers, int64_t count, int64_t width, int64_t hea
     float *parts = work, *attended = parts + rows * 3 * width, *queries = attended + rows * width;
     float *keys = queries + rows * DIM, *values = keys + rows * DIM, *sums = values + rows * DIM;
     float *totals = sums + rows * DIM, *turned = totals + 2 * rows, *wide = turned + DIM * KEYS;
-    Code planes[CODES] __attribute__((aligned(64)));
-    Coded coded = {.planes = planes};
+    WideRows coded;
     for (int64_t number = 0; number < count; number++) {
         const BertLayer *layer = layers + number;
-        float *out = wide + BATCH * layer->widen.out;
-        for (int64_t base = 0; base < rows; base += BATCH) {
-            const int64_t here = rows - base < BATCH ? rows - base : BATCH;
+        float *out = wide + WIDE_BATCH * layer->widen.out;
+        for (int64_t base = 0; base < rows; base += WIDE_BATCH) {
+            const int64_t here = rows - base < WIDE_BATCH ? rows - base : WIDE_BATCH;
             multiply_wide(&coded, x + base * width, here, &layer->inward, parts + base * 3 * width);
         }
         for (int64_t head = 0; head < heads; head++) {
@@ -88,8 +63,8 @@ void run_bert(const BertLayer *layers, int64_t count, int64_t width, int64_t hea
             for (int64_t row = 0; row < rows; row++)
                 memcpy(attended + row * width + head * DIM, sums + row * DIM, DIM * sizeof(float));
         }
-        for (int64_t base = 0; base < rows; base += BATCH) {
-            const int64_t here = rows - base < BATCH ? rows - base : BATCH;
+        for (int64_t base = 0; base < rows; base += WIDE_BATCH) {
+            const int64_t here = rows - base < WIDE_BATCH ? rows - base : WIDE_BATCH;
             float *own = x + base * width;
             multiply_wide(&coded, attended + base * width, here, &layer->outward, out);
             for (int64_t row = 0; row < here; row++)
@@ -107,7 +82,7 @@ void run_bert(const BertLayer *layers, int64_t count, int64_t width, int64_t hea
 void pack_wide(const int16_t *codes, int64_t out, int64_t in, int16_t *packed) {
     for (int64_t row = 0; row < out; row++)
         for (int64_t k = 0; k < in; k += 2)
-            memcpy(packed + (row / 16) * in * 16 + k * 16 + (row % 16) * 2, codes + row * in + k, 4);
+            memcpy(packed + (row / PANEL) * in * PANEL + k * PANEL + (row % PANEL) * 2, codes + row * in + k, 4);
 }
 
 #endif

@@ -169,6 +169,7 @@ def _index(
         if not stop():
             raise
         return tally.finished()
+    from desk_rag.indexer.models import Models
     from desk_rag.indexer.once import Published, Run
     from desk_rag.indexer.parts import lazy_parts
 
@@ -178,7 +179,9 @@ def _index(
             progress.say(store.kv_away)
         published = Published(progress, store)
         try:
-            return Run(lazy_parts(store, settings), settings, stop, published, tally, *filling).run(roots, warm=warm)
+            models = Models(store, settings, progress.passing, stop)
+            parts = lazy_parts(store, settings, models)
+            return Run(parts, settings, stop, published, tally, *filling).run(roots, warm=warm)
         finally:
             published.end()
 

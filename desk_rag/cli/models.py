@@ -82,6 +82,8 @@ def _list(settings: Settings, task: Task) -> int:
         )
         if model.refusal:
             lines.append(f"    cannot be used: {clean(model.refusal)}")
+        if model.remark:
+            lines.append(f"    {clean(model.remark)}")
         if model.name in costs:
             lines.append(f"    {costs[model.name]}")
     print_lines(

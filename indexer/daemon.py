@@ -41,6 +41,7 @@ _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
+_PASSING = "passing"
 _SLOWEST = 0.05
 """Units per second below which a rate says nothing."""
 _EXIT_OK = 0
@@ -71,7 +72,7 @@ def run_watch(
                 # A folder indexed before may be on a drive that is reconnected later; an unknown one is a typing error.
                 if folder.exists() or not store.documents(folder.absolute()):
                     discovery.check_root(folder)
-            models = Models(store, settings)
+            models = Models(store, settings, printer.passing, stop.is_set)
             parts = lazy_parts(store, settings, models)
             service = Service(parts, folders, settings, settings_file=settings_file)
             server = _serve(settings, service, models, stop.set)  # at normal priority, so that answers are not slow
@@ -129,6 +130,13 @@ class Printer:
         with self._lock, contextlib.suppress(OSError, ValueError):
             for part in clean(text).splitlines():
                 print(part, file=self._out, flush=True)
+
+    def passing(self, text: str) -> None:
+        """Print one of many lines about the same step, unless another was printed recently."""
+        now = time.monotonic()
+        if now - self._said.get(_PASSING, -self._every) >= self._every:
+            self._said[_PASSING] = now
+            self.line(text)
 
     def watching(self, state: WatchState) -> None:
         """Print how a folder is watched."""

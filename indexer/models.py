@@ -35,11 +35,17 @@ def check(settings: Settings) -> None:
 class Models:
     """The models of one process over one open store; safe to use from several threads."""
 
-    def __init__(self, store: Store, settings: Settings, say: Callable[[str], None] = lambda text: None) -> None:
-        """`say` takes lines about the progress of what a model is measured for at its first use."""
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        say: Callable[[str], None] = lambda text: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`say` takes lines about what a model is measured for at its first use; `stop` ends that, with Cancelled."""
         self.turn = DeviceLock(settings.data_dir / "run")
         """The right to use the device, for whoever runs these models."""
-        self._store, self._settings, self._say = store, settings, say
+        self._store, self._settings, self._say, self._stop = store, settings, say, stop
         self._lock = threading.RLock()
         self._embedder: Embedder | None = None
         self._serving: ServingModel | None = None
@@ -59,12 +65,12 @@ class Models:
             return self._embedder
 
     def serving(self) -> ServingModel:
-        """Return the language model, ready to serve. Raises ModelError subclasses."""
+        """Return the language model, ready to serve. Raises ModelError subclasses, Cancelled."""
         from desk_rag.answering.auxiliary import prepare_all
 
         with self._lock:
             if self._serving is None:
-                self._serving = prepare_all(self._settings, self._say)
+                self._serving = prepare_all(self._settings, self._say, self._stop)
                 names = self._serving.prefix_variants.namespaces
                 keep_namespaces(self._settings, names, self._serving.auxiliary_namespace)
             return self._serving

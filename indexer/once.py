@@ -38,8 +38,22 @@ if TYPE_CHECKING:
 
 WarmPending = Callable[["Store", "ServingModel", "DeviceLock", Callable[[], bool]], Iterator[StageProgress]]
 _PUBLISH_SECONDS = 1.0
+_FILL_SECONDS = 60.0
+"""Time for which caches are made before a question about a new folder is answered."""
 _CODED_SHARE = 0.52
 """Size of int8 chunk KV with scales and header, as a share of fp16; used before there is any to measure."""
+
+
+def fill_before_question(
+    store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool], seconds: float = _FILL_SECONDS
+) -> Iterator[StageProgress]:
+    """Prefill chunks for some time: a large model would let a question wait for hours."""
+    end = time.monotonic() + seconds
+    last = None
+    for last in background_prefill.warm_pending(store, serving, turn, lambda: stop() or time.monotonic() >= end):
+        yield last
+    if last is not None and last.done < last.total and time.monotonic() >= end and not stop():
+        yield replace(last, waiting="the question comes first; `desk-rag index` or `watch` makes the rest")
 
 
 class Published:
@@ -170,7 +184,11 @@ class Run:
                 self._say_no_room()
             return
         self._progress.passing("loading the model …")
-        serving, store = self._parts.load_model(), self._parts.store
+        store = self._parts.store
+        try:
+            serving = self._parts.load_model()
+        except Cancelled:
+            return
         keep_namespaces(self._settings, serving.prefix_variants.namespaces, serving.auxiliary_namespace)
         outlook = store.outlook(serving.namespace, _CODED_SHARE * serving.model.spec.fp16_bytes_per_token)
         if outlook is not None and not self._stop():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from desk_rag.answering.serving_model import prepare, say_nothing
+from desk_rag.answering.serving_model import never, prepare, say_nothing
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
@@ -45,6 +45,7 @@ def prepare_auxiliary(
     *,
     beside: ServingModel | None = None,
     say: Callable[[str], None] = say_nothing,
+    stop: Callable[[], bool] = never,
 ) -> ServingModel:
     """Load the auxiliary model: 'embedded', 'smollm2-135m', a directory or ORG/NAME.
 
@@ -54,18 +55,20 @@ def prepare_auxiliary(
     same = chosen.model_copy(update={"device": settings.model.device, "rungs": settings.model.rungs})
     if beside is not None and same == settings.model:
         return beside
-    return prepare(settings.model_copy(update={"model": chosen}), say)
+    return prepare(settings.model_copy(update={"model": chosen}), say, stop)
 
 
-def prepare_all(settings: Settings, say: Callable[[str], None] = say_nothing) -> ServingModel:
-    """Load and prepare the answering model, with its auxiliary if the settings ask for one; `say` as in `prepare`.
+def prepare_all(
+    settings: Settings, say: Callable[[str], None] = say_nothing, stop: Callable[[], bool] = never
+) -> ServingModel:
+    """Load and prepare the answering model, with its auxiliary if the settings ask for one, as `prepare` does.
 
-    Raises ModelError, ConfigError.
+    Raises ModelError, ConfigError, Cancelled.
     """
-    serving = prepare(settings, say)
+    serving = prepare(settings, say, stop)
     if not RecomputeChoice.of(settings.answer).needs_auxiliary:
         return serving
-    auxiliary = prepare_auxiliary(settings, settings.answer.auxiliary, beside=serving, say=say)
+    auxiliary = prepare_auxiliary(settings, settings.answer.auxiliary, beside=serving, say=say, stop=stop)
     return replace(serving, auxiliary=auxiliary)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.config import AnswerSettings
 from desk_rag.documents.chunking import ChunkId
+from desk_rag.documents.status import plural
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.presence import AbsentFolder, absent_folders, covers
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.prefix_variants.variants import PrefixVariant
     from desk_rag.kv.serving import ServingModel
     from desk_rag.kv.types import KVKey, QuantizedKV
-    from desk_rag.model.language_model import LanguageModel
+    from desk_rag.model.prompt import PromptFormat
 
 _QUESTION_ROOM = 256
 """Maximum tokens of a question and the prompt around it."""
@@ -51,6 +52,8 @@ class Context:
     """As they are numbered: best first."""
     chunks: tuple[ContextChunk, ...]
     """The same in the order in which they stand in the cache, see `place_of`."""
+    left_out: int = 0
+    """Number of retrieved passages for which there was no room."""
 
     @property
     def warm_keys_and_lengths(self) -> tuple[list[KVKey], list[int]]:
@@ -98,32 +101,68 @@ class LivePrefill:
     """Its KV is on disk, but prefilling was faster than loading."""
 
 
-def question_room(model: LanguageModel) -> int:
+def question_room(window: int) -> int:
     """Most tokens of a question and the prompt around it; a short window leaves less."""
-    return min(_QUESTION_ROOM, model.spec.max_context // _QUESTION_SHARE)
+    return min(_QUESTION_ROOM, window // _QUESTION_SHARE)
 
 
-def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int:
-    """Number of tokens that the chunks of an answer may have, beside `room` for everything else.
+def answer_room(settings: AnswerSettings, prompt: PromptFormat, window: int) -> int:
+    """Most tokens behind the last passage: the question, what stands around it, and the answer."""
+    from desk_rag.answering.writing.length import longest
 
-    Raises ConfigError or UnsupportedModel if a chunk may not fit.
+    return question_room(window) + prompt.legend_tokens + longest(settings, prompt, window)
+
+
+@dataclass(frozen=True, slots=True)
+class PassageLimit:
+    """Most tokens that the passages of an answer may have together."""
+
+    tokens: int
+    reason: str
+    """Sentence part that says where the limit comes from."""
+
+    def notice(self, left_out: int, passages: int) -> str:
+        """Sentence about `left_out` of the nearest `passages`, which were not read; empty if all were."""
+        if not left_out:
+            return ""
+        were = "was" if left_out == 1 else "were"
+        return f"{left_out} of the {plural(passages, 'nearest passage')} {were} not read: {self.reason}."
+
+    def within_memory(self, tokens: int) -> PassageLimit:
+        """Return the limit after memory was found for `tokens` tokens of passages."""
+        if tokens == self.tokens:
+            return self
+        return PassageLimit(tokens, f"there is memory for {tokens:,} tokens of passages")
+
+    def usual_passages(self, prompt: PromptFormat, top_k: int) -> int:
+        """Number of passages of the usual length that fit, at most as many as an answer takes."""
+        return min(self.tokens // prompt.chunk_size.target, top_k or prompt.top_k)
+
+
+def passage_limit(settings: AnswerSettings, prompt: PromptFormat, window: int, name: str) -> PassageLimit:
+    """Return the limit for a model of this name, whose context has `window` tokens.
+
+    Raises ConfigError or UnsupportedModel if a passage may not fit.
     """
-    largest = model.prompt.chunk_size.largest
+    largest, room = prompt.chunk_size.largest, len(prompt.prefix_ids) + answer_room(settings, prompt, window)
     if 0 < settings.context_tokens < largest:
         raise ConfigError(
             f"context_tokens = {settings.context_tokens} under [answer] is less than the largest chunk "
             f"({largest} tokens).",
             remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
         )
-    tokens = min(settings.context_tokens or model.prompt.context_tokens, model.spec.max_context - room)
+    tokens = window - room
     if tokens < largest:
         answer_takes_it = tokens + settings.max_new_tokens >= largest
         raise UnsupportedModel(
-            f"'{model.spec.name}' reads at most {model.spec.max_context:,} tokens, as its files say. Instructions,"
+            f"'{name}' reads at most {window:,} tokens, as its files say. Instructions,"
             f" question and answer take {room:,} of them, and a passage takes up to {largest:,}.",
             remedy="Lower max_new_tokens under [answer]." if answer_takes_it else "Use a model with a longer context.",
         )
-    return tokens
+    if (wanted := settings.context_tokens or prompt.context_tokens) <= tokens:
+        reason = f"answers take at most {wanted:,} tokens of passages (`context_tokens` under [answer])"
+        return PassageLimit(wanted, reason)
+    return PassageLimit(tokens, f"'{name}' reads at most {window:,} tokens, of which {tokens:,} are left for passages")
 
 
 def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store, max_tokens: int) -> Context:
@@ -136,10 +175,11 @@ def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store,
     from desk_rag.kv.identity import kv_key
 
     chosen: list[tuple[RetrievedChunk, tuple[int, ...]]] = []
+    left = max_tokens
     for chunk in chunks:
         ids = tuple(serving.model.prompt.chunk_ids(chunk.passage.chunk.text))
-        if len(ids) <= max_tokens:
-            max_tokens -= len(ids)
+        if len(ids) <= left:
+            left -= len(ids)
             chosen.append((chunk, ids))
     variants = serving.prefix_variants
     candidates = [
@@ -154,7 +194,7 @@ def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store,
         source = source_of(number, chunk.passage, files, score=chunk.score, warm=key in warm)
         best_first.append(ContextChunk(source, ids, key, variant))
     in_place = sorted(best_first, key=lambda chunk: place_of(chunk.source.number - 1, len(chosen)))
-    return Context(tuple(chunk.source for chunk in best_first), tuple(in_place))
+    return Context(tuple(chunk.source for chunk in best_first), tuple(in_place), len(chunks) - len(chosen))
 
 
 def expected_keys(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store) -> Sequence[KVKey]:

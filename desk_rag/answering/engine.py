@@ -18,7 +18,7 @@ import torch
 
 from desk_rag.answering import context as answer_context
 from desk_rag.answering import generation
-from desk_rag.answering.context import Context, ContextChunk, LivePrefill, timings
+from desk_rag.answering.context import Context, ContextChunk, LivePrefill, passage_limit, timings
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
@@ -81,15 +81,16 @@ class AnswerEngine:
         store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
         self.top_k = settings.answer.top_k or model.prompt.top_k
         self._decoding = Decoding(settings.answer, model, embedder)
-        self._question_room = answer_context.question_room(model)
-        answer_room = self._question_room + model.prompt.legend_tokens + self._decoding.longest
+        self._question_room = answer_context.question_room(model.spec.max_context)
+        answer_room = answer_context.answer_room(settings.answer, model.prompt, model.spec.max_context)
         room = self.prefix.num_tokens + answer_room
-        self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
-        self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
+        limit = passage_limit(settings.answer, model.prompt, model.spec.max_context, model.spec.name)
+        self._tables: RotaryTables = build_tables(model, limit.tokens + room)
         self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean, shift=serving.shift)
-        largest = plan(self.prefix.num_tokens, [self.context_tokens])
+        largest = plan(self.prefix.num_tokens, [limit.tokens])
         self.attention = attention_path(settings.answer, model, largest, answer_room, serving.shift)
-        self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, self.context_tokens, room)
+        self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, limit.tokens, room)
+        self._limit = limit.within_memory(self.context_tokens)
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
         self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
@@ -136,8 +137,7 @@ class AnswerEngine:
         recompute: RecomputeChoice | None,
     ) -> Iterator[AnswerEvent]:
         """Answer from the chunks that `choose` returns for the question."""
-        watch = Stopwatch(self._sync)
-        asked_at = time.perf_counter()
+        watch, asked_at = Stopwatch(self._sync), time.perf_counter()
         self._prefetcher.question_asked(question)
         with self._prefetcher.paused() as go_ahead, self.turn.answering(), ExitStack() as loads:
             watch.stages.append(("queue", time.perf_counter() - asked_at))
@@ -147,14 +147,16 @@ class AnswerEngine:
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     chunks = choose(embedder, readable)
                 context, load = self._settle_context(chunks, loads, mode)
+            shortage = filter(None, [self._limit.notice(context.left_out, len(chunks))])
             lacking = None if any(chunk.vector_rank for chunk in chunks) else embedder.fingerprint
             yield Retrieved(context.sources)
             if not context.sources:
                 # Without documents a model makes something up, so it is not run.
                 empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                notices = damage.notices(self.store, mended, under, lacking)
+                notices = (*shortage, *damage.notices(self.store, mended, under, lacking))
                 not_read = unread.may_hold_answer(self.store, under)
-                yield Finished(replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read))
+                empty = replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read)
+                yield Finished(replace(empty, left_out_passages=context.left_out))
                 return
             if load is None or load.whole_is_faster:
                 begun = self._full(context, readable, watch, stop)
@@ -196,7 +198,8 @@ class AnswerEngine:
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
-                notices=(*parsed.notices, *damage.notices(self.store, mended, under, lacking)),
+                left_out_passages=context.left_out,
+                notices=(*shortage, *parsed.notices, *damage.notices(self.store, mended, under, lacking)),
                 sentences=tuple(map(check.sentence, parsed.sentences)),
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from desk_rag.config import MOST_PRIMERS, Settings
-from desk_rag.errors import ForeignPlace
+from desk_rag.errors import Cancelled, ForeignPlace
 from desk_rag.kv.calibration.gate import GateReport, Progress, Score, drifted, probe_kv, run_gate
 from desk_rag.kv.calibration.schemes import STEPS, Moves
 from desk_rag.kv.calibration.self_test import check_keys
@@ -40,6 +40,10 @@ from desk_rag.store.layout import Layout
 from desk_rag.store.ownership import KV_RECORD, content_proves
 
 _log = logging.getLogger(__name__)
+_KEEP_SECONDS = 5.0
+"""Seconds between two times that an unfinished measurement is kept."""
+_UNSCORED = Score(mean_kl=0.0, top1=1.0, tokens=0)
+"""Score of the coding that loses nothing, before any was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,22 @@ def say_nothing(text: str) -> None:
     """Drop a line about progress."""
 
 
+def never() -> bool:
+    """Return that nobody wants the quality gate to stop."""
+    return False
+
+
 @memory_errors()
-def prepare(settings: Settings, say: Callable[[str], None] = say_nothing) -> ServingModel:
+def prepare(
+    settings: Settings, say: Callable[[str], None] = say_nothing, stop: Callable[[], bool] = never
+) -> ServingModel:
     """Load and prepare the model that `settings` name; `say` takes lines about the progress of the quality gate.
 
-    Raises ModelError (OutOfMemory among them), ConfigError.
+    Raises ModelError (OutOfMemory among them), ConfigError, and Cancelled if `stop()` turns true during the gate.
     """
     model = load_model(settings.model)
-    return prepare_model(model, settings.data_dir, settings.model.rungs, kv_dir=settings.store.kv_place, say=say)
+    rungs, kv_dir = settings.model.rungs, settings.store.kv_place
+    return prepare_model(model, settings.data_dir, rungs, kv_dir=kv_dir, say=say, stop=stop)
 
 
 def prepare_model(
@@ -85,6 +97,7 @@ def prepare_model(
     *,
     kv_dir: Path | None = None,
     say: Callable[[str], None] = say_nothing,
+    stop: Callable[[], bool] = never,
 ) -> ServingModel:
     """Prepare a model that is already in memory.
 
@@ -99,9 +112,10 @@ def prepare_model(
     record = _read(file)
     layout = Layout(data_dir, kv_dir)
     if record is None or drifted(record.probe, probe):
-        record = _measure(model, prefix, file, probe, layout, say, previous=record, moves=Moves())
+        record = _measure(model, prefix, file, probe, layout, Progress(say=say, stop=stop), previous=record)
     elif not record.gate.gate.complete and not layout.namespace_dir(record.gate.namespace).exists():
-        record = _measure(model, prefix, file, probe, layout, say, previous=None, moves=record.moves)
+        progress = Progress(record.moves, say, stop=stop)
+        record = _measure(model, prefix, file, probe, layout, progress, previous=None)
     stored = record.gate
     variants = build_prefix_variants(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
     # Variants carry what a shift would add, so the two exclude each other.
@@ -116,34 +130,42 @@ def _measure(
     file: Path,
     probe: ChunkKV,
     layout: Layout,
-    say: Callable[[str], None],
+    progress: Progress,
     *,
     previous: _Record | None,
-    moves: Moves,
 ) -> _Record:
     """Run self-test and gate and keep the results; `previous` is a record whose caches cannot be trusted.
 
-    If the user interrupts the gate, what it has measured is kept, with the coding that loses nothing.
+    Until the gate has ended, what it has measured is kept with the coding that loses nothing: it may be interrupted.
     """
     key_error = check_keys(model)
     stale = _read(file)
-    progress = Progress(moves=moves, say=say)
+    raw = QuantScheme.uniform(model.spec.num_layers, STEPS[-1])
+    unfinished = GateReport(raw, _UNSCORED, _UNSCORED, needles_found=0, needles_expected=0, complete=False)
+    kept_at = time.monotonic()
+
+    def keep(*, now: bool = False) -> None:
+        nonlocal kept_at
+        if now or time.monotonic() >= kept_at + _KEEP_SECONDS:
+            kept_at = time.monotonic()
+            unserved = _with_namespace(model, unfinished, key_error, layout, previous)
+            _write(file, _Record(unserved, probe, progress.moves))
+
+    progress.keep = keep
     try:
         gate = run_gate(model, prefix, progress=progress)
-    except KeyboardInterrupt:
-        unscored = Score(mean_kl=0.0, top1=1.0, tokens=0)
-        raw = QuantScheme.uniform(model.spec.num_layers, STEPS[-1])
-        gate = GateReport(raw, unscored, unscored, needles_found=0, needles_expected=0, complete=False)
-        _write(file, _Record(_with_namespace(model, gate, key_error, layout, previous), probe, moves))
+    except (KeyboardInterrupt, Cancelled):
+        keep(now=True)
         raise
     meanwhile = _read(file)  # another process may have written it
     if (
         meanwhile is not None
+        and meanwhile.gate.gate.score.tokens
         and (stale is None or meanwhile.gate != stale.gate)
         and not drifted(meanwhile.probe, probe)
     ):
         return meanwhile
-    record = _Record(_with_namespace(model, gate, key_error, layout, previous), probe, moves)
+    record = _Record(_with_namespace(model, gate, key_error, layout, previous), probe, progress.moves)
     _write(file, record)
     return record
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from desk_rag.cli import output as out
 from desk_rag.cli.checks import data_directory as stored
 from desk_rag.cli.checks.finding import Finding, Verdict
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import DeskRagError, told_to_user
 from desk_rag.sanitize import clean, shown_path
 
@@ -111,7 +111,7 @@ def _quantization(settings: Settings) -> Finding:
 
 
 def _model(settings: Settings) -> Finding:
-    return Finding("model", Verdict.OK, _checked(settings.model))
+    return Finding("model", Verdict.OK, _checked(settings.model, settings.answer))
 
 
 def _memory(settings: Settings) -> list[Finding]:
@@ -130,19 +130,21 @@ def _auxiliary(settings: Settings) -> list[Finding]:
     return [Finding("auxiliary", Verdict.OK, _checked(model_settings(settings, settings.answer.auxiliary)))]
 
 
-def _checked(settings: ModelSettings) -> str:
-    """Run all checks that precede loading a model; return its name, size and directory."""
+def _checked(settings: ModelSettings, answers: AnswerSettings | None = None) -> str:
+    """Run all checks that precede loading a model; return its name, size, directory and what `answers` read."""
     from desk_rag.model.weights import resolve, weight_files
 
     directory, remark = resolve(settings.name, allow_download=False), ""
     if settings.name != "embedded":
+        from desk_rag.cli.checks.passages import passages_read
         from desk_rag.model import directory_check
         from desk_rag.model.loading import quiet_libraries
 
         quiet_libraries()
-        config, _ = directory_check.check(directory, settings)
-        reasoning = directory_check.check_prompt(directory, settings, config).reasoning
-        remark = f"; {reasoning.notice}" if reasoning.notice else ""
+        config, support = directory_check.check(directory, settings)
+        prompt = directory_check.check_prompt(directory, settings, config)
+        remark = "" if answers is None else f"; {passages_read(answers, prompt, support.max_context, settings.name)}"
+        remark += f"; {prompt.reasoning.notice}" if prompt.reasoning.notice else ""
     total = sum(file.stat().st_size for file in weight_files(directory))
     return f"{settings.name}, {out.size(total)} in {shown_path(directory)}{remark}"
 

@@ -13,7 +13,7 @@ from desk_rag.cli.checks.stitching import stitching_costs
 from desk_rag.cli.signals import stoppable
 from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError
+from desk_rag.errors import ConfigError, ModelError
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def _list(settings: Settings, task: Task) -> int:
         )
         if model.refusal:
             lines.append(f"    cannot be used: {clean(model.refusal)}")
+        if model.remark:
+            lines.append(f"    {clean(model.remark)}")
         if model.name in costs:
             lines.append(f"    {costs[model.name]}")
     print_lines(
@@ -101,7 +103,10 @@ def _fit(settings: Settings, task: Task) -> int:
     installed = _installed(settings, (), task.name)
     ranked = fit.rank([model for model in installed if task.name in ("", model.name)], machine)
     if task.as_json:
-        out.print_json(sys.stdout, {"machine": asdict(machine), "models": [_fit_as_json(each) for each in ranked]})
+        out.print_json(sys.stdout, {
+            "machine": asdict(machine),
+            "models": [{**_fit_as_json(each), "passages": _passages(each.model, settings)} for each in ranked],
+        })  # fmt: skip
         return 0
     place = "no NVIDIA GPU"
     if machine.gpu_bytes:
@@ -114,7 +119,7 @@ def _fit(settings: Settings, task: Task) -> int:
         "",
     ]  # fmt: skip
     for each in ranked:
-        lines += _fit_lines(each, machine)
+        lines += _fit_lines(each, machine, _passages(each.model, settings))
     basis = "from the memory rate of this GPU" if machine.gpu_bytes else "from products measured just now"
     print_lines([
         *lines, "", _KNOWN,
@@ -125,7 +130,20 @@ def _fit(settings: Settings, task: Task) -> int:
     return 0
 
 
-def _fit_lines(each: Fit, machine: Machine) -> list[str]:
+def _passages(model: Installed, settings: Settings) -> str:
+    """Say how many passages its answers read; '' for a model that cannot be used, or whose window is not known."""
+    from desk_rag.cli.checks.passages import passages_read
+    from desk_rag.model.prompt import load_prompt
+
+    if model.refusal or model.path is None or model.shape is None or not model.shape.window:
+        return ""
+    try:
+        return passages_read(settings.answer, load_prompt(model.path), model.shape.window, model.name)
+    except ModelError as error:
+        return error.message
+
+
+def _fit_lines(each: Fit, machine: Machine, passages: str) -> list[str]:
     if each.model.refusal:
         return [f"{clean(each.model.name)}: cannot be used: {clean(each.model.refusal)}"]
     weights = ", ".join(
@@ -141,6 +159,7 @@ def _fit_lines(each: Fit, machine: Machine) -> list[str]:
         f"    weights {weights}; cache {each.kv_bytes_per_token:,} bytes per token{disk}{license}",
         *([f"    tokens of an answer per second, about: {speed}"] if speed else []),
         f"    {described(each.memory)}",
+        *([f"    {clean(passages)}"] if passages else []),
     ]
 
 

@@ -352,6 +352,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "warm_chunks": answer.warm_chunks,
         "cold_chunks": answer.cold_chunks,
         "read_anew_chunks": answer.read_anew_chunks,
+        "left_out_passages": answer.left_out_passages,
         "ttft_seconds": timings.ttft,
         "first_text_seconds": timings.first_text,
         "stages": {stage.name: stage.seconds for stage in timings.stages},

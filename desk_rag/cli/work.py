@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +27,7 @@ from desk_rag.errors import (
 from desk_rag.indexer.resident.client import ResidentError
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest import contents, freshness, unread
-from desk_rag.ingest.events import IndexFinished, StageProgress
+from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import shown_path
@@ -37,15 +35,10 @@ from desk_rag.sanitize import shown_path
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.cli.checks.finding import Finding
-    from desk_rag.device_lock import DeviceLock
     from desk_rag.indexer.once import WarmPending
-    from desk_rag.kv.serving import ServingModel
-    from desk_rag.store.store import Store
     from desk_rag.store.types import Counts
 
 SOME_UNREADABLE = 3
-FILL_SECONDS = 60.0
-"""Time for which caches are made before a question about a new folder is answered."""
 
 
 def with_answer_options(
@@ -169,6 +162,7 @@ def _index(
         if not stop():
             raise
         return tally.finished()
+    from desk_rag.indexer.models import Models
     from desk_rag.indexer.once import Published, Run
     from desk_rag.indexer.parts import lazy_parts
 
@@ -178,7 +172,9 @@ def _index(
             progress.say(store.kv_away)
         published = Published(progress, store)
         try:
-            return Run(lazy_parts(store, settings), settings, stop, published, tally, *filling).run(roots, warm=warm)
+            models = Models(store, settings, progress.passing, stop)
+            parts = lazy_parts(store, settings, models)
+            return Run(parts, settings, stop, published, tally, *filling).run(roots, warm=warm)
         finally:
             published.end()
 
@@ -203,7 +199,7 @@ def index_in_background_process(
 
     check_not_excluded(settings, roots)
     progress.say(f"Indexing {', '.join(shown_path(root) for root in roots)} first, once.")
-    done = handover.index(settings, roots, warm=True, progress=progress, stop=stop)
+    done = handover.index(settings, roots, warm=True, before_question=True, progress=progress, stop=stop)
     with open_store(settings, writer=False) as store:
         _say_summary(progress, done, unread.skipped_files(store, roots), store.counts(under=roots))
     return done.failed
@@ -224,20 +220,6 @@ def index_with(
     return Run(parts_of(engine), settings, stop, progress, warm_pending=warm_pending).run(roots, loaded=True)
 
 
-def fill_before_question(
-    store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool], seconds: float = FILL_SECONDS
-) -> Iterator[StageProgress]:
-    """Prefill chunks for some time: a large model would let a question wait for hours."""
-    from desk_rag.ingest.background_prefill import warm_pending
-
-    end = time.monotonic() + seconds
-    last = None
-    for last in warm_pending(store, serving, turn, lambda: stop() or time.monotonic() >= end):
-        yield last
-    if last is not None and last.done < last.total and time.monotonic() >= end and not stop():
-        yield replace(last, waiting="the question comes first; `desk-rag index` or `watch` makes the rest")
-
-
 def index_new_folders(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> int:
@@ -254,6 +236,8 @@ def index_new_folders(
             remedy="Run desk-rag index FOLDER to see the reason; once it succeeds, ask again.",
         )
     check_not_excluded(settings, new)
+    from desk_rag.indexer.once import fill_before_question
+
     progress.say(f"Indexing {', '.join(shown_path(root) for root in new)} first, once.")
     done = index_with(engine, new, settings, stop, progress, fill_before_question)
     _say_summary(progress, done, unread.skipped_files(engine.store, new), engine.store.counts(under=new))

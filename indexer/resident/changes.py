@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.status import FileState
-from desk_rag.indexer.once import Run
+from desk_rag.indexer.once import Run, fill_before_question
 from desk_rag.indexer.resident import values
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.indexer.resident.server import Server
@@ -57,7 +57,8 @@ def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Messag
 def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
     """Bring folders and files up to date, by the index settings of the request, which hold from now on."""
     folders = _use_index_settings(service, request)
-    run = Run(service.parts_in_task, service.settings, stop, _Relay(service, emit))
+    filling = fill_before_question if request.get("before_question") else None
+    run = Run(service.parts_in_task, service.settings, stop, _Relay(service, emit), warm_pending=filling)
     finished = run.run(folders, warm=bool(request.get("warm")))
     service.report(finished)
     emit({"finished": values.plain(finished)})

@@ -29,10 +29,17 @@ class Display(ProgressDisplay, Protocol):
 
 
 def index(
-    settings: Settings, roots: Sequence[Path], *, warm: bool, progress: Display, stop: Callable[[], bool]
+    settings: Settings,
+    roots: Sequence[Path],
+    *,
+    warm: bool,
+    before_question: bool = False,
+    progress: Display,
+    stop: Callable[[], bool],
 ) -> events.IndexFinished:
-    """Bring `roots` up to date, showing the progress."""
+    """Bring `roots` up to date, showing the progress; `before_question`, caches are made for a while only."""
     request: dict[str, object] = {"do": "index", "folders": [str(root) for root in roots], "warm": warm}
+    request["before_question"] = before_question
     request |= {"settings": values.settings_key(settings), "index": settings.index.model_dump(mode="json")}
     for message in _messages(settings, request, progress, stop):
         if "finished" in message:

@@ -176,6 +176,30 @@ def test_a_context_smaller_than_a_chunk_is_a_wrong_setting(engine: AnswerEngine)
     assert "280 or more" in raised.value.remedy
 
 
+def test_passages_without_room_are_counted_with_the_reason(engine: AnswerEngine, folder: Path) -> None:
+    """A model that reads too little for the nearest passages must not answer as if it had read them."""
+    for number in range(4):
+        lines = [f"Sheet {number}, bed {bed}: the gardener waters it on day {bed} of the month." for bed in range(9)]
+        (folder / f"sheet-{number}.txt").write_text("\n".join(lines))
+    index(engine, folder)
+    question = "On which day does the gardener water bed 4?"
+    assert (ask(engine, question).left_out_passages, ask(engine, question).notices) == (0, ())
+    settings = engine.settings.model_copy(update={"answer": AnswerSettings(context_tokens=400)})
+    with closing(open_engine(settings, writer=False)) as short:
+        answer = ask(short, question)
+    left_out, read = answer.left_out_passages, len(answer.sources)
+    assert left_out > 0 and left_out + read == 5
+    verb = "was" if left_out == 1 else "were"
+    sentence = (
+        f"{left_out} of the 5 nearest passages {verb} not read: answers take at most 400 tokens of passages"
+        " (`context_tokens` under [answer])."
+    )
+    assert answer.notices == (sentence,) and answer_json(answer)["left_out_passages"] == left_out
+    printed = io.StringIO()
+    AnswerPrinter(printed).show(Finished(answer))
+    assert sentence in printed.getvalue()
+
+
 def test_an_abandoned_stream_gives_the_device_back(engine: AnswerEngine) -> None:
     stream = engine.ask("When does the rent rise?")
     next(stream)

@@ -16,7 +16,8 @@ import torch
 
 from desk_rag.answering import serving_model
 from desk_rag.answering.serving_model import prepare_model, stored_gates
-from desk_rag.errors import UnsupportedModel
+from desk_rag.errors import Cancelled, UnsupportedModel
+from desk_rag.kv.calibration import gate
 from desk_rag.kv.calibration.gate import GateReport, Progress, run_gate
 from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.identity import kv_key
@@ -126,6 +127,32 @@ def test_an_interrupted_gate_goes_on_at_the_next_start_until_there_are_caches(
     assert ready.gate.complete and ready.scheme.label == "int8*10" and ready.drift_epoch == 0
     assert any("text 1 of 1" in line for line in lines)
     assert stored_gates(tmp_path)[0].gate == ready.gate
+
+
+def test_what_a_killed_or_stopped_gate_has_measured_is_kept(
+    reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measured layers are on disk while the gate runs; a stop ends it between two passages."""
+
+    def hard_gate(model: LanguageModel, prefix: PrefixKV, progress: Progress) -> GateReport:
+        with monkeypatch.context() as patch:
+            patch.setattr(gate, "MAX_MEAN_KL", 0.0)
+            return run_gate(model, prefix, GROUPS[:1], progress)
+
+    monkeypatch.setattr(serving_model, "run_gate", hard_gate)
+    monkeypatch.setattr(serving_model, "_KEEP_SECONDS", 0.0)
+    on_disk = list[int]()
+
+    def stop() -> bool:
+        records = map(serving_model._read, (tmp_path / "models").glob("*.safetensors"))
+        on_disk.append(sum(len(record.moves.alone) for record in records if record is not None))
+        return on_disk[-1] >= 3
+
+    with pytest.raises(Cancelled):
+        prepare_model(reader, tmp_path, stop=stop)
+    assert on_disk[-1] == 3
+    (left,) = stored_gates(tmp_path)
+    assert not left.gate.complete and left.gate.scheme.label == "raw*10"
 
 
 def test_after_drift_what_is_stored_ends_as_misses_and_goes_first(reader: LanguageModel, tmp_path: Path) -> None:

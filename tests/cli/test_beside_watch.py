@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from desk_rag.config import IdleSettings, Settings, StoreSettings, default_path,
 from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreLocked
 from desk_rag.indexer.models import Models
+from desk_rag.indexer.once import fill_before_question
 from desk_rag.indexer.parts import lazy_parts
+from desk_rag.indexer.resident import changes
 from desk_rag.indexer.resident.answers import Resident
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.service import Service
@@ -116,6 +119,20 @@ def test_a_folder_is_indexed_by_the_process_that_watches(watched: Watched) -> No
     assert watched.documents() == {"door.md", "roof.md", "boat.md"}
     code, _, err = watched.run("index", str(watched.other))
     assert code == 0 and "Nothing to do: 1 file unchanged" in err
+
+
+def test_a_first_question_waits_for_caches_as_long_as_without_that_process(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time at all, the question is answered before the caches are made; those follow by themselves."""
+    for number in range(12):
+        watched.write(f"other/boat-{number}.md", f"# Boat {number}\n\nBoat {number} is moored at pier {number + 40}.\n")
+    no_time = partial(fill_before_question, seconds=0.0)
+    monkeypatch.setattr(changes, "fill_before_question", no_time)
+    code, out, err = watched.run("ask", "At which pier is boat 7 moored?", "--folder", str(watched.other), "--private")
+    assert code == 0 and "47" in out
+    assert "13 files read" in err and "chunk KV" not in err
+    wait_for(lambda: "warm 100 %" in watched.run("status")[1])
 
 
 def test_a_pause_does_not_hold_up_what_a_person_asks_for(watched: Watched) -> None:

@@ -111,6 +111,7 @@ class Joined:
                 warm_chunks=sum(answer.warm_chunks for answer in answers),
                 cold_chunks=sum(answer.cold_chunks for answer in answers),
                 read_anew_chunks=sum(answer.read_anew_chunks for answer in answers),
+                left_out_passages=sum(answer.left_out_passages for answer in answers),
                 raw="\n".join(answer.raw for answer in answers),
                 notices=tuple(dict.fromkeys(notice for answer in answers for notice in answer.notices)),
                 support=min(supports, default=None),

@@ -9,9 +9,10 @@ Bars: mean KL divergence <= 0.001 nats, top-1 agreement >= 99 %. (llama.cpp meas
 for q8_0.) Another most probable token is no disagreement where the distributions diverge by no more than the first bar:
 the two tokens are then as probable as each other, as often with flat distributions or in bf16.
 
-The cost is bounded by `BUDGET_SECONDS`. When they are over, the texts read so far are judged, at least one, and if the
-bars are missed, the coarsest coding that is known to meet them is taken: all layers in the compute dtype, at worst.
-Such a report is not complete; `Progress` carries what was scored to a later run, which goes on from there.
+The cost is bounded by `BUDGET_SECONDS`, which are compared with the clock before every passage and before every
+question. When they are over, the texts read so far are judged, at least one passage of one text, and if the bars are
+missed, the coarsest coding that is known to meet them is taken: all layers in the compute dtype, at worst. Such a
+report is not complete; `Progress` carries what was scored to a later run, which goes on from there.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
+from desk_rag.errors import Cancelled
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.calibration.schemes import Moves, coarsest
+from desk_rag.kv.calibration.schemes import Moves, OutOfTime, coarsest
 from desk_rag.kv.calibration.texts import GROUPS, PROBE, CalibrationGroup
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
@@ -36,9 +39,12 @@ from desk_rag.model.language_model import LanguageModel
 
 MAX_MEAN_KL = 1e-3
 MIN_TOP1 = 0.99
-_ANSWER_TOKENS = 24
+_ANSWER_TOKENS, _LATE_ANSWER_TOKENS = 24, 12
+"""Most tokens of an answer that is scored, and of one that is late."""
+_FIRST_TEXT_SHARE = 0.3
+"""Share of the time after which the first text takes no further passage: what is read is to be judged, too."""
 BUDGET_SECONDS = 60.0
-"""Time after which no further text is read and no further coding is tried."""
+"""Time after which no further passage is read and no further coding is tried."""
 _DRIFT_TOLERANCE = 0.02
 """Relative error of the probe's KV above which stored KV is considered stale: bf16 and fp32 of the same weights stay
 below it, another weight quantization or a broken kernel does not."""
@@ -93,24 +99,33 @@ class GateReport:
 
 @dataclass(slots=True)
 class Progress:
-    """Results of an unfinished measurement, and the listener that hears how it goes on."""
+    """Results of an unfinished measurement, and who hears how it goes on and may end it."""
 
     moves: Moves = field(default_factory=Moves)
     say: Callable[[str], None] = lambda text: None
     """Called with a line that names the step in progress."""
+    keep: Callable[[], None] = lambda: None
+    """Called whenever `moves` has grown."""
+    stop: Callable[[], bool] = lambda: False
+    """Whether the user wants the measurement to end, which raises Cancelled."""
     budget: float = BUDGET_SECONDS
-    _end: float = 0.0
     _started: float = 0.0
 
     def start(self) -> None:
         """Begin to count the time."""
         self._started = time.monotonic()
-        self._end = self._started + self.budget
 
-    @property
-    def over(self) -> bool:
-        """True when the time is spent."""
-        return time.monotonic() >= self._end
+    def goes_on(self, share: float = 1.0) -> bool:
+        """Return whether less than `share` of the time is spent. Raises Cancelled."""
+        if self.stop():
+            raise Cancelled("The measurement was stopped.")
+        return time.monotonic() < self._started + share * self.budget
+
+    def must_go_on(self) -> bool:
+        """Return True if there is time for another passage or question. Raises Cancelled or OutOfTime."""
+        if not self.goes_on():
+            raise OutOfTime
+        return True
 
     def step(self, text: str) -> None:
         """Name the step that begins now."""
@@ -121,19 +136,32 @@ class Progress:
 class _GroupRun:
     """One calibration group, prefilled and answered without quantization, to score codings against."""
 
-    def __init__(self, model: LanguageModel, prefix: PrefixKV, group: CalibrationGroup) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        prefix: PrefixKV,
+        group: CalibrationGroup,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`goes_on` is asked before every passage but the first, which has the code; False leaves out the rest."""
         self.model, self.prefix, self.group = model, prefix, group
         question = model.prompt.question_ids(group.question)
         room = model.spec.max_context - prefix.num_tokens - len(question) - _ANSWER_TOKENS
         ids = _fitting([model.prompt.chunk_ids(text) for text in group.chunks], room)
-        self.chunks = [prefill_chunk(model, prefix, chunk) for chunk in ids]
-        self.plan = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
+        self.chunks = list[ChunkKV]()
+        for chunk in ids:
+            if self.chunks and not goes_on():
+                break
+            self.chunks.append(prefill_chunk(model, prefix, chunk))
+        self.plan = plan(prefix.num_tokens, [chunk.num_tokens for chunk in self.chunks])
         size = self.plan.num_slots + len(question) + _ANSWER_TOKENS
         self.tables: RotaryTables = build_tables(model, size)
         self.cache = SlabCache(model, size)
         self.question = question
         self._place([keep_exact(chunk) for chunk in self.chunks])
-        self.answer = greedy(model, self.cache, question, self.plan.next_position, _ANSWER_TOKENS)
+        is_late = not goes_on()
+        tokens = _LATE_ANSWER_TOKENS if is_late else _ANSWER_TOKENS
+        self.answer = greedy(model, self.cache, question, self.plan.next_position, tokens)
         self.exact = self.logits([keep_exact(chunk) for chunk in self.chunks])
 
     def logits(self, chunks: Sequence[QuantizedKV]) -> torch.Tensor:
@@ -188,46 +216,68 @@ def run_gate(
     progress = progress or Progress()
     progress.start()
     layers = model.spec.num_layers
-    runs = list[_GroupRun]()
-    for number, group in enumerate(groups, 1):
-        if runs and progress.over:
-            break
-        progress.step(f"text {number} of {len(groups)}")
-        runs.append(_GroupRun(model, prefix, group))
+    runs = _read_texts(model, prefix, groups, progress)
     expected = [run for run in runs if run.group.needle in model.prompt.decode(run.answer)]
 
-    def measure(scheme: QuantScheme) -> tuple[Score, int]:
-        return _score(runs, scheme), sum(run.finds_needle(run.coded(scheme)) for run in expected)
+    def measure(scheme: QuantScheme, goes_on: Callable[[], bool]) -> bool:
+        """Keep the score of a coding, over the first text at least; return whether it passes."""
+        score, needles, asked = _score(runs, scheme, goes_on), 0, 0
+        for run in expected:
+            if not goes_on() and asked:
+                break
+            needles, asked = needles + run.finds_needle(run.coded(scheme)), asked + 1
+        results[scheme] = score, needles, asked
+        return score.passes and needles == asked
 
     def passes(scheme: QuantScheme) -> bool:
-        results[scheme] = measure(scheme)
-        score, needles = results[scheme]
-        return score.passes and needles == len(expected)
+        return progress.must_go_on() and measure(scheme, progress.must_go_on)
 
     def divergence_alone(index: int, layer: LayerScheme) -> float:
         """KL if only this layer is quantized."""
         progress.step(f"layer {index + 1} of {layers} as {layer.label}")
+        progress.must_go_on()
+        progress.keep()
         raw = (LayerScheme(raw=True),) * layers
-        return _score(runs, QuantScheme((*raw[:index], layer, *raw[index + 1 :]))).mean_kl
+        scheme = QuantScheme((*raw[:index], layer, *raw[index + 1 :]))
+        return _score(runs, scheme, progress.must_go_on).mean_kl
 
-    results: dict[QuantScheme, tuple[Score, int]] = {}
+    results: dict[QuantScheme, tuple[Score, int, int]] = {}
+    """Score of a coding, codes found with it, and codes asked for."""
     plain = QuantScheme.uniform(layers)
     progress.step("caches in 8 bits")
-    if passes(plain):
-        chosen, searched = plain, True
+    tokens = sum(len(run.answer) for run in runs)
+    if measure(plain, progress.goes_on):
+        chosen, searched = plain, (results[plain][0].tokens, results[plain][2]) == (tokens, len(expected))
     else:
-        chosen, searched = coarsest(layers, progress.moves, divergence_alone, passes, lambda: progress.over)
+        chosen, searched = coarsest(layers, progress.moves, divergence_alone, passes)
     if chosen not in results:  # all layers as they were computed, which nothing was lost from
-        results[chosen] = (Score(mean_kl=0.0, top1=1.0, tokens=results[plain][0].tokens), len(expected))
-    score, needles = results[chosen]
+        results[chosen] = Score(mean_kl=0.0, top1=1.0, tokens=tokens), len(expected), len(expected)
+    score, needles, asked = results[chosen]
     return GateReport(
         scheme=chosen,
         score=score,
         plain_score=results[plain][0],
         needles_found=needles,
-        needles_expected=len(expected),
+        needles_expected=asked,
         complete=searched and len(runs) == len(groups),
     )
+
+
+def _read_texts(
+    model: LanguageModel, prefix: PrefixKV, groups: Sequence[CalibrationGroup], progress: Progress
+) -> list[_GroupRun]:
+    """Read as many texts as there is time for; at least the first passage of the first."""
+    runs = list[_GroupRun]()
+    for number, group in enumerate(groups, 1):
+        if runs and not progress.goes_on():
+            break
+        progress.step(f"text {number} of {len(groups)}")
+        try:
+            goes_on = progress.must_go_on if runs else partial(progress.goes_on, _FIRST_TEXT_SHARE)
+            runs.append(_GroupRun(model, prefix, group, goes_on))
+        except OutOfTime:
+            break
+    return runs
 
 
 def canaries_answered(
@@ -258,9 +308,12 @@ def _relative(stored: torch.Tensor, now: torch.Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def _score(runs: Sequence[_GroupRun], scheme: QuantScheme) -> Score:
+def _score(runs: Sequence[_GroupRun], scheme: QuantScheme, goes_on: Callable[[], bool]) -> Score:
+    """Score a coding over the first run, and over the others as long as `goes_on`."""
     divergence, agree, tokens = 0.0, 0, 0
     for run in runs:
+        if tokens and not goes_on():
+            break
         coded = run.logits(run.coded(scheme))
         exact_log, coded_log = run.exact.log_softmax(-1), coded.log_softmax(-1)
         by_token = (exact_log.exp() * (exact_log - coded_log)).sum(-1)

@@ -24,35 +24,35 @@ class Moves:
     """KL by layer and step, keyed 'LAYER:STEP'."""
 
 
+class OutOfTime(Exception):
+    """The time for the search is spent; raised by what measures, caught by `coarsest`."""
+
+
 def coarsest(
     num_layers: int,
     moves: Moves,
     divergence_alone: Callable[[int, LayerScheme], float],
     passes: Callable[[QuantScheme], bool],
-    stop: Callable[[], bool],
 ) -> tuple[QuantScheme, bool]:
     """Return the coarsest coding with at least one move that passes, and whether the search came to its end.
 
-    Raw layers pass without a test. When `stop` is true, the coarsest coding that is known to pass is returned.
+    Raw layers pass without a test. If a measurement raises OutOfTime, the coarsest coding that is known to pass is
+    returned.
     """
     order = _Order(num_layers, moves, divergence_alone)
-    known, failed = order.last, 0
-    number = 1
-    while number < order.last:
-        if not order.extend(number, stop):
-            return order.scheme(known), False
-        if passes(order.scheme(number)):
-            known = number
-            break
-        failed, number = number, number * 2
-    while known - failed > 1:
-        middle = (failed + known) // 2
-        if not order.extend(middle, stop):
-            return order.scheme(known), False
-        if passes(order.scheme(middle)):
-            known = middle
-        else:
-            failed = middle
+    known, failed, number = order.last, 0, 1
+    try:
+        while number < order.last and not passes(order.scheme(number)):
+            failed, number = number, number * 2
+        known = min(number, order.last)
+        while known - failed > 1:
+            middle = (failed + known) // 2
+            if passes(order.scheme(middle)):
+                known = middle
+            else:
+                failed = middle
+    except OutOfTime:
+        return order.scheme(known), False
     return order.scheme(known), True
 
 
@@ -66,23 +66,15 @@ class _Order:
         self.last = num_layers * (len(STEPS) - 1)
         """Number of moves after which all layers are raw."""
 
-    def extend(self, count: int, stop: Callable[[], bool]) -> bool:
-        """Know the first `count` moves; False if `stop` became true before."""
+    def scheme(self, count: int) -> QuantScheme:
+        """Return the coding after `count` moves; measures those that are not known yet, unless all layers are raw."""
+        if count == self.last:
+            return QuantScheme.uniform(self._num_layers, STEPS[-1])
         while len(self._layers) < count:
             movable = [index for index, step in enumerate(self._steps) if step < len(STEPS) - 1]
-            for index in movable:
-                if stop():
-                    return False
-                self._measure(index)
             worst = max(movable, key=self._measure)
             self._layers.append(worst)
             self._steps[worst] += 1
-        return not stop()
-
-    def scheme(self, count: int) -> QuantScheme:
-        """Return the coding after `count` moves."""
-        if count == self.last:
-            return QuantScheme.uniform(self._num_layers, STEPS[-1])
         return _after(self._num_layers, self._layers[:count])
 
     def _measure(self, index: int) -> float:

@@ -67,6 +67,8 @@ class Installed:
     license: str = ""
     refusal: str = ""
     """Reason for which it cannot be used; empty if nothing was found that forbids it."""
+    remark: str = ""
+    """Sentence about what of it is not used; empty if that is nothing."""
 
 
 def everything(folders: Sequence[Path] = ()) -> list[Installed]:
@@ -74,7 +76,8 @@ def everything(folders: Sequence[Path] = ()) -> list[Installed]:
     listed = [describe("embedded", "embedded", weights.resolve("embedded", allow_download=False))]
     listed += [describe(name, "hub", path) for name, path in weights.in_hub()]
     for model in ollama.models():
-        listed.append(describe(model.name, "Ollama", model.file, license=model.license))
+        described = describe(model.name, "Ollama", model.file, license=model.license)
+        listed.append(replace(described, remark=model.unused))
     listed += [describe(name, "LM Studio", path) for name, path in lm_studio.models()]
     for folder in folders:
         listed += [describe(str(path), "folder", path) for path in _models_in(folder)]

@@ -14,8 +14,11 @@ from desk_rag.model.loading import set_threads
 from desk_rag.model.memory.plan import ON_CPU, cpu_has_bf16
 from desk_rag.model.on_cpu import placing
 
-_INNER, _OUTER, _MATRICES, _ROUNDS = 4096, 8192, 2, 3
-"""Sizes of matrices that lie in no cache of a processor, and how often they are multiplied."""
+_INNER, _OUTER, _MATRICES, _ROUNDS = 2048, 2048, 16, 8
+"""Matrices of a size that models have, which together lie in no cache of a processor, and how often each is multiplied.
+
+One product takes less than a millisecond, so that among eight there is one that no other process has interrupted; of
+products ten times as large, on a busy computer, all were."""
 _NF4_SHARE, _NF4_BYTES = 0.2, 0.53
 """Share of an H100's memory rate at which nf4 weights were read while decoding (bench/LOG.md), and bytes of one."""
 
@@ -63,14 +66,14 @@ def _weights_per_second(dtype: torch.dtype, form: str = "none") -> float:
             placer.add(name, weight)
     elif dtype is torch.float32:
         packed_linear.pack_linears(matrices)
-    best = float("inf")
+    best = [float("inf")] * _MATRICES
     with torch.inference_mode():
         for _ in range(_ROUNDS + 1):
-            start = time.perf_counter()
-            for matrix in matrices:
+            for number, matrix in enumerate(matrices):
+                start = time.perf_counter()
                 matrix(row)
-            best = min(best, time.perf_counter() - start)
-    return _MATRICES * _INNER * _OUTER / best
+                best[number] = min(best[number], time.perf_counter() - start)
+    return _MATRICES * _INNER * _OUTER / sum(best)
 
 
 def _gpu_rate() -> float:

@@ -1,6 +1,7 @@
 """Find an Ollama model's weights in Ollama's own store, which is only read.
 
-A name leads to a manifest, the manifest to a blob named by its sha256, and the blob is a GGUF file.
+A name leads to a manifest, the manifest to a blob named by its sha256, and the blob is a GGUF file. Everything that an
+answer needs is in that file; what a Modelfile adds for chats in Ollama is not used, and `OllamaModel.unused` names it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ _NAME = re.compile(
 _LAYER = "application/vnd.ollama.image."
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _BLOB = re.compile(r"sha256-([0-9a-f]{64})")
+_UNUSED = {
+    "system": "its SYSTEM text (answers follow desk-rag's instructions)",
+    "messages": "its example messages",
+    "projector": "its part for images",
+}
+"""Layers of a manifest that are left out, by kind."""
 _PULL = "Fetch it with Ollama: ollama pull {name}"
 
 
@@ -39,6 +46,8 @@ class OllamaModel:
     size: int
     license: str
     """First line of the licence it came with; empty where it came without."""
+    unused: str = ""
+    """Sentence about what Ollama would add to a chat and desk-rag does not; empty if that is nothing."""
 
 
 def store() -> Path:
@@ -121,7 +130,21 @@ def _read(place: Path, folder: Path, tag: str, name: str) -> OllamaModel:
     size = file.stat().st_size
     if size != kinds["model"].get("size", size):
         raise ModelError(f"{file} is cut short.", remedy=_PULL.format(name=name))
-    return OllamaModel(name, file, size, _license(place, kinds.get("license"), name))
+    return OllamaModel(name, file, size, _license(place, kinds.get("license"), name), _unused(place, kinds, name))
+
+
+def _unused(place: Path, kinds: dict[str, dict[str, Any]], name: str) -> str:
+    """Name the parts of a Modelfile that are not used. Sampling and stop words change nothing in a greedy answer."""
+    parts = [words for kind, words in _UNUSED.items() if kind in kinds]
+    if (layer := kinds.get("params")) is not None:
+        try:
+            file = _blob(place, layer, name)
+            window = read_json(file.parent, file.name).get("num_ctx")
+        except ModelError:
+            window = None
+        if isinstance(window, int):
+            parts.append(f"num_ctx {window:,} (the model's own window holds, cut to the memory that is free)")
+    return f"Not used from Ollama: {', '.join(parts)}." if parts else ""
 
 
 def _blob(place: Path, layer: dict[str, Any], name: str) -> Path:

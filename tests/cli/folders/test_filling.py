@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from desk_rag.cli.work import fill_before_question
+from desk_rag.indexer.once import fill_before_question
 from desk_rag.ingest import pipeline
 from tests.answer_world import an_engine, make_world
 from tests.models import FAMILIES, build_model

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from desk_rag.errors import Cancelled
+from desk_rag.kv.calibration import gate
 from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, Progress, _GroupRun, drifted, probe_kv, run_gate
 from desk_rag.kv.calibration.schemes import Moves
 from desk_rag.kv.calibration.texts import GROUPS, CalibrationGroup
@@ -66,6 +69,34 @@ def test_a_measurement_without_time_reads_one_text_and_takes_what_loses_nothing(
     whole = run_gate(model, prefill_prefix(model), SHORT)
     assert report.plain_score.tokens < whole.plain_score.tokens
     assert whole.complete and not whole.notice and whole.scheme != report.scheme
+
+
+@pytest.mark.parametrize("limit", [2, 7, 9, 15, 26, 28, 40])
+def test_the_limit_holds_within_a_passage(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that every passage and every question moves by a second, wherever the time runs out."""
+    model, passes = sharp_model(), list[int]()
+    model.module.model.embed_tokens.register_forward_pre_hook(
+        lambda _module, inputs: passes.append(1) if inputs[0].shape[1] > 1 else None
+    )
+    prefix = prefill_prefix(model)
+    passes.clear()
+    monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=lambda: float(len(passes))))
+    report = run_gate(model, prefix, SHORT, Progress(budget=limit))
+    assert not report.complete and report.plain_score.tokens
+    assert limit <= len(passes) <= limit + 3, "the passage in progress, and what one text takes to be judged"
+
+
+def test_a_user_may_end_the_measurement_at_any_passage() -> None:
+    model, looks = sharp_model(), list[int]()
+
+    def stop() -> bool:
+        looks.append(1)
+        return len(looks) > 30
+
+    measured, kept = Moves(), list[int]()
+    with pytest.raises(Cancelled):
+        run_gate(model, prefill_prefix(model), SHORT, Progress(measured, stop=stop, keep=lambda: kept.append(1)))
+    assert len(looks) == 31 and measured.alone and kept
 
 
 def test_a_short_window_reads_as_many_of_the_texts_as_it_has_room_for() -> None:

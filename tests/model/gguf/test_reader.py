@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
-from desk_rag.answering.context import max_tokens, question_room
+from desk_rag.answering.context import passage_limit
 from desk_rag.answering.writing.length import QUOTED_TOKENS
 from desk_rag.config import AnswerSettings, ModelSettings
 from desk_rag.errors import UnsupportedModel
@@ -105,8 +105,10 @@ def test_a_short_window_takes_smaller_passages_and_a_long_one_is_used(window: in
     assert model.spec.max_context == window
     size = model.prompt.chunk_size
     assert size.largest == min(280, window // 4) and size.smallest < size.target < size.largest
-    room = prefill_prefix(model).num_tokens + question_room(model) + QUOTED_TOKENS
-    assert size.largest <= max_tokens(AnswerSettings(), model, room) <= window - room
+    room = prefill_prefix(model).num_tokens + min(256, window // 8) + QUOTED_TOKENS
+    limit = passage_limit(AnswerSettings(), model.prompt, window, "reader")
+    assert size.largest <= limit.tokens <= window - room
+    assert limit.usual_passages(model.prompt, 0) == (5 if window == 8192 else 2)
 
 
 def test_a_window_without_room_for_a_passage_is_refused_with_its_size(tmp_path: Path) -> None:
@@ -114,10 +116,10 @@ def test_a_window_without_room_for_a_passage_is_refused_with_its_size(tmp_path: 
     write_reader(file, Kind.Q8_0, max_position_embeddings=512)
     model = load_model(ModelSettings(name=str(file), device="cpu"))
     with pytest.raises(UnsupportedModel, match="at most 512 tokens") as refused:
-        max_tokens(AnswerSettings(max_new_tokens=300), model, 450)
+        passage_limit(AnswerSettings(max_new_tokens=380), model.prompt, 512, "reader")
     assert refused.value.remedy == "Lower max_new_tokens under [answer]."
     with pytest.raises(UnsupportedModel) as refused:
-        max_tokens(AnswerSettings(), model, 450)
+        passage_limit(AnswerSettings(), model.prompt, 256, "reader")
     assert "longer context" in refused.value.remedy
 
 

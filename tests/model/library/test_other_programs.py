@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ModelError, ModelNotFound, UnsupportedModel
 from desk_rag.model import weights
-from desk_rag.model.library import lm_studio, ollama
+from desk_rag.model.library import installed, lm_studio, ollama
 from desk_rag.model.loading import load_model
 from tests.model.gguf.families import TINY, write_tiny
 
@@ -48,6 +48,24 @@ def put(place: Path, name: str, model: Path) -> Path:
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
     return manifest
+
+
+def test_what_a_modelfile_adds_is_named_and_not_used(store: Path, model: Path) -> None:
+    """A SYSTEM text and a context length that somebody set in Ollama hold there alone."""
+    assert ollama.find("tiny:3b").unused == ""
+    manifest = put(store, "registry.ollama.ai/library/mine/latest", model)
+    fields = json.loads(manifest.read_text())
+    fields["layers"] = [layer for layer in fields["layers"] if not layer["mediaType"].endswith(".params")]
+    for kind, content in (("system", b"You are a pirate."), ("params", b'{"num_ctx": 4096, "temperature": 0.7}')):
+        digest = hashlib.sha256(content).hexdigest()
+        (store / "blobs" / f"sha256-{digest}").write_bytes(content)
+        layer = {"mediaType": f"application/vnd.ollama.image.{kind}", "digest": f"sha256:{digest}"}
+        fields["layers"].append({**layer, "size": len(content)})
+    manifest.write_text(json.dumps(fields))
+    unused = ollama.find("mine").unused
+    assert "SYSTEM" in unused and "num_ctx 4,096" in unused and "temperature" not in unused
+    (entry,) = [each for each in installed.everything() if each.name == "mine:latest"]
+    assert entry.remark == unused and not entry.refusal
 
 
 @pytest.mark.parametrize("name", ["tiny:3b", "ollama:tiny:3b", "ollama:somebody/other", "somebody/other:latest"])

@@ -250,9 +250,8 @@ class Answer:
     limited_to: tuple[Path, ...] = ()
     """Folders and files to which the search was limited; empty if it was not."""
     narrowed_to: int = 0
-    """Number of files that the question names by itself, if they alone were searched; else 0."""
     narrowed: str = ""
-    """What these are: 'the 8 mails'."""
+    """Number of files that the question names by itself, if they alone were searched, and what they are: 'the mail'."""
     support: float | None = None
     """Probability that the answer is right, as verification estimates it; None if there was no verification."""
     basis: Basis | None = None

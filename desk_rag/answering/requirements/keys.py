@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.objections import definition_asked
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
@@ -33,10 +34,12 @@ _UNITS = content_stems(
 _LIGHT = content_stems(
     "much many long often high large big far does have has ask asks there time times get gets got set use used uses"
     " called default listen listens runs value setting settings option key file number before after people somebody one"
+    " made make done"
 )
 """Words of a question that need not stand in the key or the file's name."""
 _MONEY = content_stems("price cost costs fee charge amount")
 _COSTS = re.compile(r"\bhow much\b|\bcosts?\b|\bprice\b|\bpay\b", re.I)
+_OF_TIME = content_stems("time at")
 _LEAST_COVERED, _LEAST_OF_KEY = 0.75, 0.5
 """Shares of the question's words that key and names must have, and of the key's words that a question for a number
 must have; other questions must have all."""
@@ -85,6 +88,8 @@ def _lines(
             continue
         *sections, name = (content_stems(_CAMEL.sub(" ", part).replace("_", " ")) for part in match["key"].split("."))
         key = set[str]().union(name, *sections)
+        if name and name <= _OF_TIME and kind_asked(question) is not AnswerKind.TIME:
+            continue  # 'backup.time' is not where it is made
         if _COSTS.search(question):
             name, key = name - _MONEY, key - _MONEY
         own = {stem for stem in wanted if has_stem(stem, key)}

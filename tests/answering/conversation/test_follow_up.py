@@ -186,6 +186,16 @@ def test_a_person_is_the_answer_to_who_also_two_questions_ago() -> None:
         ("Which invoices are unpaid?", "Which of them is the oldest?",
          "Which is the oldest of the invoices that are unpaid?"),
         ("Which invoice is the highest?", "And the lowest?", "Which is the lowest of the invoices?"),
+        (
+            "Which invoices did we send to the Abbey?",
+            "Which of them are unpaid?",
+            "Which invoices to the Abbey are unpaid?",
+        ),
+        (
+            "Which invoices of 2024 are unpaid?",
+            "Which of those are over 500 euros?",
+            "Which invoices of 2024 that are unpaid and over 500 euros?",
+        ),
         ("When was the boiler bought?", "What is the total?", "What is the total?"),
     ],
 )  # fmt: skip

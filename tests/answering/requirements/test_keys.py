@@ -63,3 +63,12 @@ def test_the_name_of_the_file_decides_between_equal_keys() -> None:
     ):
         lookup = look_up(question, [BOARD, other])
         assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"), [("When is the copy made?", "01:45"), ("Where is the copy made?", None)]
+)
+def test_a_key_of_time_answers_when_and_nothing_else(question: str, expected: str | None) -> None:
+    place = Place("copy.target: attic\ncopy.time: 01:45\ncopy.keep_days: 20", "server\nnightly", 0)
+    lookup = look_up(question, [place])
+    assert (lookup.place.text[slice(*lookup.value)] if lookup is not None else None) == expected

@@ -29,6 +29,10 @@ _HOW_MANY = re.compile(
 _THOSE = re.compile(
     r"^(?:those|these|the\s+ones)\s+(?P<rest>(?:of|from|to|in|since|before|after|over|under|above|below)\s+.+)$", re.I
 )
+_WHICH_OF = re.compile(
+    r"^(?:which|what)\s+(?:ones?\s+)?of\s+(?:them|these|those)\s+(?P<verb>are|were|is|was|have|has)\s+(?P<rest>.+)$",
+    re.I,
+)
 _ASKING = re.compile(
     r"^(?:(?:which|what|how\s+many|list|show|give|find|name)\s+(?:is\s+|was\s+)?(?:me\s+)?)?(?:(?:the|my|our|all|every)\s+)*"
     r"(?:(?:total|sum|average|latest|newest|most\s+recent|oldest|earliest|largest|biggest|highest|smallest|lowest|cheapest)"
@@ -41,13 +45,14 @@ _MOST = re.compile(
     re.I,
 )
 _VERB = re.compile(r"\s(?P<verb>are|were|is|was|have|has)\s(?!there\b)", re.I)
-_DID = re.compile(r"\s(?:(?:did|do|have|had)\s+(?:I|we)\s+\w+(?:\s+to)?|(?:are|were)\s+there)\b", re.I)
+_DID = re.compile(r"\s(?:(?:did|do|have|had)\s+(?:I|we)\s+(?:have\s+to|\w+)|(?:are|were)\s+there)\b", re.I)
 
 
 def of_list(body: str, asked: str) -> str:
     """The question with what the last one asked documents for; '' unless it leans on such a question."""
     total, extreme, many, those = (pattern.match(body) for pattern in (_TOTAL, _EXTREME, _HOW_MANY, _THOSE))
-    if not (total or extreme or many or those):
+    of_them = _WHICH_OF.match(body) if extreme is None else None
+    if not (total or extreme or many or those or of_them):
         return ""
     plain = asked.rstrip("?!. ")
     request = request_of(plain, date.today())
@@ -56,6 +61,9 @@ def of_list(body: str, asked: str) -> str:
     if those is not None:
         return _with_condition(plain, those["rest"], request)
     subject = _subject(plain)
+    if of_them is not None:
+        link = "and" if " that " in subject else of_them["verb"]
+        return f"Which {subject} {link} {of_them['rest']}"
     if extreme is not None:
         return f"Which is the {extreme['adjective'].lower()} of the {subject}"
     if many is not None:

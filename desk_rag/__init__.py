@@ -1,5 +1,6 @@
 """desk-rag: a local assistant that answers from on-disk chunk caches. Importing this package loads nothing else."""
 
+import gc
 import os
 
 __version__ = "0.1.0"
@@ -10,6 +11,10 @@ __version__ = "0.1.0"
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Python looks for cycles of objects whenever a few hundred more are alive, which while torch and the models load means
+# ever more objects that stay: a tenth of the CPU time of a command.
+gc.set_threshold(20_000, *gc.get_threshold()[1:])
 
 # `desk_rag/indexer` and `desk_rag/tui` are folders in a wheel, and links to the folders at the top of the repository in
 # a checkout. A source archive, or git on Windows, may lack the links: the two are then imported from the top.

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -105,19 +105,20 @@ class Embedder:
         self._device: torch.device = module.device
         self.computes_in_half = _half_precision_pays(self._device)
         """True if `autocast` computes in bfloat16."""
-        packed = getattr(module, "in_bf16", lambda: None)() if self.computes_in_half else None
-        self._chunk_module: SentenceTransformer = module if packed is None else packed
         self._parameters = sum(tensor.numel() for tensor in module.parameters())
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
         # Measured, because the dimension that the model's files declare need not be the one its modules return.
         self.dim = int(self._forward([""], None, module, tokens=False)[0].shape[1])
 
-    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed document text: float32 [len(texts), dim], unit length.
+    @cached_property
+    def _chunk_module(self) -> SentenceTransformer:
+        """The module for document text; packed when it is first needed, because most questions need one of two."""
+        packed = getattr(self._module, "in_bf16", lambda: None)() if self.computes_in_half else None
+        return self._module if packed is None else packed
 
-        In bfloat16 if the device supports it.
-        """
+    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed document text: float32 [len(texts), dim], unit length; in bfloat16 if the device supports it."""
         return self._embed(texts, self._chunk_prompt, self.autocast(), self._chunk_module, tokens=False)[0]
 
     def encode_chunks(self, texts: Sequence[str]) -> ChunkEncodings:
@@ -132,8 +133,7 @@ class Embedder:
     def embed_question(self, text: str) -> NDArray[np.float32]:
         """Embed a question, to be compared with `embed_chunks`: float32 [dim], unit length."""
         vectors, _ = self._embed([text], self._question_prompt, nullcontext(), self._question_module, tokens=False)
-        vector: NDArray[np.float32] = vectors[0]
-        return vector
+        return cast("NDArray[np.float32]", vectors[0])
 
     def encode_question(self, text: str) -> QuestionEncoding:
         """Embed a question to find chunks, with its token vectors if they are made."""

@@ -125,6 +125,15 @@ def test_the_embedder_that_ships_needs_no_sentence_transformers() -> None:
     assert ran.stdout.split() == ["False"] * 4
 
 
+def test_matrices_for_passages_are_packed_when_a_passage_comes(embedder: Embedder) -> None:
+    fresh = load_embedder(ModelSettings(device="cpu"))
+    fresh.encode_question("Where is the key?")
+    assert fresh.retrieval is not None and "_chunk_module" not in vars(fresh) | vars(fresh.retrieval)
+    passage = fresh.encode_chunks(["The key is under the mat."]).vectors
+    assert "_chunk_module" in vars(fresh.retrieval) and "_chunk_module" not in vars(fresh)
+    assert np.array_equal(passage, embedder.encode_chunks(["The key is under the mat."]).vectors)
+
+
 def test_a_question_has_the_vector_that_sentence_transformers_gives_it(embedder: Embedder, library: Embedder) -> None:
     vector = embedder.embed_question("Where is the key that the plumber needs?")
     assert vector.dtype == np.float32 and vector.shape == (embedder.dim,) == (384,)

@@ -1,7 +1,7 @@
 """BERT by the compiled kernels, a text at a time and without filling up.
 
-In bfloat16 on a CPU with AMX. On others, what is multiplied are whole numbers of 13 bits, with a scale per row: half the
-work of fp32, and a third of bfloat16's errors.
+In bfloat16 on a CPU with AMX. On others, what is multiplied are whole numbers of 13 bits, with a scale per row: half
+the work of fp32, and a third of bfloat16's errors.
 """
 
 from __future__ import annotations

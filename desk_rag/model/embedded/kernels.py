@@ -1,8 +1,8 @@
 """Compile the embedded models' passes for this CPU, once per machine, and call them.
 
 torch spends half of a decoded token outside the products, in hundreds of short calls; `kernels.c`, and `bert_kernels.c`
-or without AMX `bert_wide.c`, are whole layers in one call. The machine's own C compiler makes them when a model is first
-loaded, in three seconds; without one, or on a CPU without AVX2, torch computes everything. DESK_RAG_KERNELS names
+or without AMX `bert_wide.c`, are whole layers in one call. The machine's own C compiler makes them when a model is
+first loaded, in three seconds; without one, or on a CPU without AVX2, torch computes everything. DESK_RAG_KERNELS names
 another directory for what is compiled; if it is empty, nothing is compiled or loaded.
 """
 

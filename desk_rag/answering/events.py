@@ -260,8 +260,7 @@ class Answer:
     """Parts of a question with several parts to which nothing was found; the text says so."""
     read_anew_chunks: int = 0
     """Cold chunks whose KV is on disk, but was slower to load than to compute."""
-    left_out_passages: int = 0
-    """Nearest passages for which the model's context had no room; a notice says why."""
+    left_out_passages: int = 0  # nearest ones for which the context had no room; a notice says why
     unmet: tuple[str, ...] = ()
     """Names, numbers and dates of the question that no quote is about; such an answer is doubtful."""
 

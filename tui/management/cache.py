@@ -40,6 +40,10 @@ class CacheReport:
     full: str
     """What the drive has no room for; '' if it has."""
     contents: CacheContents
+    auxiliary_bytes: int = 0
+    """Part of `used` that is of the auxiliary model."""
+    auxiliary_chunks: int = 0
+    """Chunks that have a cache of it."""
 
     @property
     def text_mb_per_gib(self) -> float | None:
@@ -79,6 +83,7 @@ class CacheView:
             return None
         counts = store.counts(self._session.namespace())  # type: ignore[arg-type]
         outlook = store.outlook(None, 0.0)
+        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share()
         return CacheReport(
             used=counts.kv_bytes,
             limit=counts.budget_bytes,
@@ -91,6 +96,8 @@ class CacheView:
             away=store.kv_away,
             full="" if store.kv_away else room_missing(counts, settings.store.budget_gib),
             contents=store.cache_contents(),
+            auxiliary_bytes=auxiliary_bytes,
+            auxiliary_chunks=auxiliary_chunks,
         )
 
     def verify(self, progress: Callable[[int, int], None], stop: Callable[[], bool]) -> VerifyReport:

@@ -133,6 +133,9 @@ def _text(report: CacheReport, width: int) -> Content:
         Content(""),
         row("warm", f"{report.warm:,} of {count(report.chunks, 'chunk')} ({percent(report.warm, report.chunks)}%)"),
     ]
+    if report.auxiliary_bytes:
+        chunks = f"{report.auxiliary_chunks:,} of {count(report.chunks, 'chunk')}"
+        lines.append(row("auxiliary", f"{chunks}, {gib(report.auxiliary_bytes)} of the above"))
     if report.text_mb_per_gib is not None:
         lines.append(row("a GiB keeps", f"{report.text_mb_per_gib:.1f} MB of text (measured here)"))
     lines.append(row("room", _room(report)))

@@ -40,7 +40,7 @@ from desk_rag.model.language_model import LanguageModel
 MAX_MEAN_KL = 1e-3
 MIN_TOP1 = 0.99
 _ANSWER_TOKENS, _LATE_ANSWER_TOKENS = 24, 12
-"""Most tokens of an answer that is scored, and of one that is late."""
+"""Maximum tokens of an answer that is scored, and of one that is late."""
 _FIRST_TEXT_SHARE = 0.3
 """Share of the time after which the first text takes no further passage: what is read is to be judged, too."""
 BUDGET_SECONDS = 60.0
@@ -107,7 +107,7 @@ class Progress:
     keep: Callable[[], None] = lambda: None
     """Called whenever `moves` has grown."""
     stop: Callable[[], bool] = lambda: False
-    """Whether the user wants the measurement to end, which raises Cancelled."""
+    """Returns whether the user wants the measurement to end, which raises Cancelled."""
     budget: float = BUDGET_SECONDS
     _started: float = 0.0
 

@@ -8,11 +8,12 @@ import time
 
 from desk_rag.cli.doctor import examine
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.kv.types import Namespace
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.management.session import Session
-from tests.store.made import key, kv_files, kv_for
+from tests.store.made import NS, key, kv_files, kv_for
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import Open, World
 from tests.tui.scripted import WARMING, ScriptedBackend
@@ -80,12 +81,17 @@ async def test_cache_shows_room_and_what_goes_next_and_verifies(opened: Open, wo
         passage = store.passages_of(world.folder / "notes.md")[0]
         name = key(passage.chunk.text)
         assert store.put_kv(name, kv_for(name), [passage.chunk.chunk_id], 0.1)
-    (file,) = kv_files(world.settings.data_dir)
+        (file,) = kv_files(world.settings.data_dir)
+        auxiliary = Namespace("a1" * (len(NS) // 2))
+        store.register_model([NS], auxiliary)
+        small = key(passage.chunk.text, auxiliary)
+        assert store.put_kv(small, kv_for(small), [passage.chunk.chunk_id], 0.1)
     async with opened() as pilot:
         await pilot.press("f5")
         await until(pilot, lambda: "Deleted next" in screen_text(pilot.app))
         shown = screen_text(pilot.app)
         assert "1 of 4 chunks (25%)" in shown and "MB of text" in shown and "notes.md" in shown
+        assert "1 of 4 chunks, " in shown and "of the above" in shown, "the share of the auxiliary model"
         await pilot.press("enter")
         await until(pilot, lambda: "nothing is wrong" in screen_text(pilot.app))
         damaged = bytearray(file.read_bytes())

@@ -35,7 +35,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         for quote in answer.dropped_quotes
     ]
     if answer.basis is not None:
-        lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
+        lines.append(Content.styled(answer.basis.summary, "$foreground 60%"))
     if answer.cut_notice:
         lines.append(Content(f"! {answer.cut_notice}"))
     cited = {citation.source_number for citation in answer.citations}

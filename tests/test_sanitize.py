@@ -132,3 +132,7 @@ def test_a_path_in_a_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.M
         )
         assert pasted.stdout == str(path)
     assert quoted_path(Path("/a b")) == "'/a b'"
+
+
+def test_blanks_and_newlines_of_a_file_name_are_shown() -> None:
+    assert clean_name("  two\nlines .txt") == "  two⟨U+000A⟩lines .txt"

@@ -720,3 +720,26 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")])
 def test_sizes_read_well(count: int, text: str) -> None:
     assert output.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ask", "x", "--mode", "turbo"), "--mode cannot be 'turbo'. It may be one of: cached, full."),
+        (("ask", "x", "--top-k", "0"), "--top-k must be at least 1."),
+        (("ask", "x", "--top-k", "many"), "--top-k must be a whole number."),
+        (("ask", "x", "--device", "gpu"), "--device cannot be 'gpu'. It may be one of: auto, cpu, cuda."),
+        (("ask", "--mode"), "--mode needs a value."),
+        (("models", "eat"), "ACTION cannot be 'eat'. It may be one of: list, fit, use, download."),
+        (("status", "--jsno"), "desk-rag status has no option --jsno.\n  Did you mean --json?"),
+        (("why",), "desk-rag why needs a FILE."),
+        (("why", "a", "b"), "desk-rag why does not know what to do with 'b'."),
+        (("search", "x", "--limit", "5000"), "--limit must be at most 1000."),
+    ],
+)
+def test_wrong_arguments_are_told_with_what_is_possible(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    ran = run(capsys, *words)
+    assert (ran.code, ran.out) == (2, "") and ran.err.startswith(f"desk-rag: {told}"), ran.err
+    assert "--help` lists what it takes." in ran.err and "Value error" not in ran.err and "Usage:" not in ran.err

@@ -100,7 +100,7 @@ def test_status_bar_in_words() -> None:
     )
     moving = replace(WARMING, waiting="")
     assert "warming chunks 900 of 32,000, 2 h left" in bar(moving, width=118)
-    assert "waiting: the GPU is busy" in bar(WARMING, width=118)
+    assert "caches wait: the GPU is busy; questions are answered" in bar(WARMING, width=118)
     assert bar(Status(Freshness.UNATTENDED), width=118).startswith("○ not watching · 0 files")
     assert bar(Status(), "loading the model") == "◌ loading the model"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desk_rag.sanitize import clean, home_path, quoted_path, shown_path
+from desk_rag.sanitize import clean, clean_name, home_path, quoted_path, shown_path
 
 ESC, BEL, ST, C1_ST = "\x1b", "\x07", "\x1b\\", "\x9c"
 

@@ -145,7 +145,7 @@ class AnswerSettings(_Section):
     selector: Annotated[Literal["edge-query", "aux", "aux-strict"], BeforeValidator(_shipped_selector)] = "edge-query"
     """How the part to be read anew is selected; without effect while `recompute` is 0."""
     auxiliary: str = "embedded"
-    """Small model behind 'aux' and 'aux-strict', unused otherwise: 'embedded', 'smollm2-135m', directory or hub name."""
+    """Small model behind 'aux' and 'aux-strict', unused otherwise: 'embedded', 'smollm2-135m', a directory or name."""
     gpu_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
     """GPU memory that keeps loaded caches between answers; 0 takes a quarter of what is free, at most 4,096."""
     ram_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0

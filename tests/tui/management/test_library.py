@@ -170,7 +170,7 @@ async def test_enter_opens_the_text_that_was_read_or_says_why_there_is_none(open
         await choose(pilot, "t")
         await until(pilot, lambda: "Hello, the roof." in screen_text(pilot.app))
         await pilot.press("escape")
-        for name, why in (("old.bak", "excluded by you: *.bak"), ("broken.pdf", "failed: ")):
+        for name, why in (("old.bak", "exclude: *.bak"), ("broken.pdf", "failed: ")):
             await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
             await pilot.press("ctrl+u")
             await go_to(pilot, name)

@@ -242,12 +242,28 @@ def ask(program: str) -> list[str]:
 def pip(arguments: list[str], **environment: str) -> str:
     """Run pip install in the environment; '' when it worked, else the end of what it wrote."""
     command = [str(venv_python()), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
-    if done.returncode == 0:
+    began, shows = time.monotonic(), sys.stdout.isatty()  # a log gets no line that changes
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, *arguments], stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
+    ) as running:
+        try:
+            while True:
+                try:
+                    output, errors = running.communicate(timeout=1)
+                    break
+                except subprocess.TimeoutExpired:
+                    if shows:
+                        print(f"\r    working for {time.monotonic() - began:.0f} s", end="", flush=True)
+        except BaseException:
+            running.kill()
+            raise
+        finally:
+            if shows:
+                print("\r" + " " * 30 + "\r", end="", flush=True)
+    if running.returncode == 0:
         return ""
-    lines = (done.stderr or done.stdout).strip().splitlines()
+    lines = (errors or output).strip().splitlines()
     return "\n".join(f"    {line}" for line in lines[-12:]) or "    pip failed without a word"
 
 

@@ -117,7 +117,7 @@ class ModelSettings(_Section):
     embedder: Annotated[str, BeforeValidator(_model_named)] = "embedded"
     """'embedded' (all-MiniLM-L6-v2, offline), or any sentence-transformers name or path."""
     rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
-    """Cache variants per chunk, for models that were not fine-tuned: [0, 1, 3] stores three (recompute guide)."""
+    """Cache variants per passage; [0, 1, 3] takes three times the disk, and helps models that were not fine-tuned."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads for the model; 0 takes OMP_NUM_THREADS, or the physical cores less one."""
     allow_download: bool = False
@@ -138,14 +138,14 @@ class AnswerSettings(_Section):
     """Embedded reader and embedder only: score every sentence against the question before quoting one.
     With false the reader alone decides what it quotes, which is less accurate."""
     attention: Literal["auto", "materialize", "lazy"] = "auto"
-    """'materialize' expands the int8 cache to 16 or 32 bits first; 'lazy' reads it in place and halves its memory.
-    'auto' uses lazy only on a GPU where materialize does not fit."""
+    """How a loaded cache is read. 'lazy' halves its memory and is slower; 'auto' takes it only on a GPU whose memory is
+    too small for 'materialize'. Change it if answers run out of GPU memory."""
     recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill."""
+    """Share of the passages read anew for each question; slower, for models that answer worse from caches."""
     selector: Annotated[Literal["edge-query", "aux", "aux-strict"], BeforeValidator(_shipped_selector)] = "edge-query"
-    """Method that selects the tokens to recompute."""
+    """How the part to be read anew is selected; without effect while `recompute` is 0."""
     auxiliary: str = "embedded"
-    """Model behind the selectors aux and aux-strict: 'embedded', 'smollm2-135m', a directory or a Hugging Face name."""
+    """Small model behind 'aux' and 'aux-strict', unused otherwise: 'embedded', 'smollm2-135m', a directory or name."""
     gpu_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
     """GPU memory that keeps loaded caches between answers; 0 takes a quarter of what is free, at most 4,096."""
     ram_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0

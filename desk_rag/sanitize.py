@@ -61,7 +61,7 @@ def clean_name(name: str) -> str:
     """Return a file name or path in one line; what `clean` would drop leaves a mark, for it is part of the name."""
     marked = _ESCAPE_SEQUENCES.sub("⟨ESC⟩", name)
     marked = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"⟨U+{ord(match.group()):04X}⟩", marked)
-    return clean(marked, single_line=True)
+    return clean(marked)  # blanks are part of the name, too
 
 
 def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:

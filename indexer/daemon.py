@@ -34,7 +34,7 @@ from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
 from desk_rag.indexer.worker import STOPPED
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
-from desk_rag.sanitize import clean
+from desk_rag.sanitize import clean, clean_name
 from desk_rag.store.store import Store
 
 _EVERY = 5.0
@@ -177,7 +177,7 @@ class Printer:
         self._in_window += 1
         if self._in_window > _MOST_FILE_LINES and event.state is not FileState.FAILED:
             return
-        name = clean(str(event.path), single_line=True)
+        name = clean_name(str(event.path))
         count = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})"
         detail = count if event.state is FileState.INDEXED else ""
         sentence = clean(event.reason.removeprefix(str(event.path)), single_line=True).strip()

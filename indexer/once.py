@@ -27,7 +27,7 @@ from desk_rag.indexer.names import (
 from desk_rag.ingest import background_prefill, deletions, pipeline
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.progress import Tally, activity_of
-from desk_rag.sanitize import clean, shown_path
+from desk_rag.sanitize import clean_name, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.device_lock import DeviceLock
@@ -76,7 +76,7 @@ class Published:
         if isinstance(event, StageProgress):
             self._latest = event
         if time.monotonic() > self._published_at + _PUBLISH_SECONDS:
-            name = clean(event.path.name, single_line=True) if isinstance(event, FileEvent) else ""
+            name = clean_name(event.path.name) if isinstance(event, FileEvent) else ""
             self._publish(self._latest, name)
 
     def end(self) -> None:

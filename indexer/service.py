@@ -33,7 +33,7 @@ from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
 from desk_rag.ingest.progress import activity_of
-from desk_rag.sanitize import clean, shown_path
+from desk_rag.sanitize import clean_name, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
 
 _log = logging.getLogger(__name__)
@@ -340,7 +340,7 @@ class Service:
 
     def _emit(self, event: IndexEvent) -> None:
         if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
-            self._current = clean(event.path.name, single_line=True)
+            self._current = clean_name(event.path.name)
         elif isinstance(event, StageProgress):
             self._activity = event
         elif isinstance(event, IndexFinished):

@@ -1,8 +1,13 @@
-"""Set-up brings Triton where the kernels' tests need it, and nowhere else."""
+"""Set-up brings Triton where the kernels' tests need it, and nowhere else; it shows on a terminal that pip works."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -61,3 +66,28 @@ def test_only_development_without_a_gpu_asks_for_it(
     monkeypatch.setattr(script, "install_triton", lambda: asked.append(None))
     script.install(gpu=gpu, dev=dev)
     assert len(asked) == times
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_installation_shows_on_a_terminal_that_it_goes_on(tmp_path: Path, terminal: bool) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nsleep 2.5\necho no such package >&2\nexit 1\n")
+    python.chmod(0o755)
+    program = (
+        "import pathlib, runpy\n"
+        f"names = runpy.run_path({str(ROOT / '.ci' / 'setup.py')!r})\n"
+        f"names['pip'].__globals__['VENV'] = pathlib.Path({str(tmp_path)!r})\n"
+        "print('told:', names['pip'](['torch']).strip())\n"
+    )
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    done = subprocess.run([sys.executable, "-c", program], stdout=writer, check=True, timeout=60)
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # a terminal whose last writer has left
+        while part := os.read(reader, 4096):
+            shown += part
+    os.close(reader)
+    assert done.returncode == 0 and b"told: no such package" in shown
+    assert (b"\r    working for 1 s" in shown) is terminal
+    assert (b"\r" in shown.replace(b"\r\n", b"")) is terminal

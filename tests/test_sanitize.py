@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desk_rag.sanitize import clean, home_path, quoted_path, shown_path
+from desk_rag.sanitize import clean, clean_name, home_path, quoted_path, shown_path
 
 ESC, BEL, ST, C1_ST = "\x1b", "\x07", "\x1b\\", "\x9c"
 
@@ -132,3 +132,7 @@ def test_a_path_in_a_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.M
         )
         assert pasted.stdout == str(path)
     assert quoted_path(Path("/a b")) == "'/a b'"
+
+
+def test_blanks_and_newlines_of_a_file_name_are_shown() -> None:
+    assert clean_name("  two\nlines .txt") == "  two⟨U+000A⟩lines .txt"

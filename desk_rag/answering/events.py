@@ -211,8 +211,8 @@ class Basis:
 
     @property
     def summary(self) -> str:
-        """Return '5 of 1,433 passages, 3 files'."""
-        return f"{self.passages:,} of {plural(self.of_passages, 'passage')}, {plural(self.files, 'file')}"
+        """Return '5 of 1,433 passages from 3 files'."""
+        return f"{self.passages:,} of {plural(self.of_passages, 'passage')} from {plural(self.files, 'file')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def _warm_up(engine: AnswerEngine, question: str) -> None:
 
 def _ask_twice(engine: AnswerEngine, question: Question, base: Path) -> Pair:
     print(f"\n== {question.text}", flush=True)
-    printer = out.AnswerPrinter(sys.stdout, [base])
+    printer = out.AnswerPrinter(sys.stdout, [base], footer_stream=sys.stdout)
     answers = {}
     for mode in AnswerMode:
         engine.forget_read()  # neither side reads the chunks for the other
@@ -144,7 +144,7 @@ def _ask_twice(engine: AnswerEngine, question: Question, base: Path) -> Pair:
     pair = Pair(question, answers[AnswerMode.CACHED], answers[AnswerMode.FULL], base)
     same = "the same words" if pair.cached.raw == pair.full.raw else f"other words: “{out.shorten(pair.full.raw, 100)}”"
     print(
-        f"-- full prefill of the same chunks: first token {pair.full.timings.ttft:.3f} s, "
+        f"-- first token after {pair.cached.timings.ttft:.3f} s; without caches after {pair.full.timings.ttft:.3f} s, "
         f"{pair.ratio:.1f} times as long; {same}"
     )
     verdict = "right" if is_right(pair.cached, question, base) else "wrong"

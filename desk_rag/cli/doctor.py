@@ -28,7 +28,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
     failed = any(finding.verdict is Verdict.FAIL for finding in findings)
     if as_json:
         rows = [{"name": f.name, "verdict": f.verdict.value, "detail": f.detail,
-                 "remedy": "" if f.verdict is Verdict.OK else f.remedy} for f in findings]  # fmt: skip
+                 "remedy": "" if f.verdict is Verdict.OK else f.remedy, **f.figures} for f in findings]  # fmt: skip
         out.print_json(sys.stdout, {"ok": not failed, "findings": rows})
         return int(failed)
     for finding in findings:

@@ -21,6 +21,7 @@ from desk_rag.sanitize import clean, shown_path
 if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow
 
+TAKE_BACK = "excluded by you: take that line out, or choose “Read it from now on” in the UI (F3), to have it read again"
 _MOST_LISTED = 20
 """File names shown for one reason; `--json` lists all."""
 
@@ -69,7 +70,8 @@ def as_met(file: Path) -> Path:
 
 def _where_rule_is(config_file: Path | None) -> str:
     """Return where a rule of the user's own settings stands."""
-    return f" (`exclude` under [index] in {shown_path(config_file or default_path())})"
+    file = shown_path(config_file or default_path())
+    return f" (`exclude` under [index] in {file}; {TAKE_BACK})"
 
 
 def _why_folder(path: Path, rows: Sequence[DocumentRow], rule: str, config_file: Path | None, *, as_json: bool) -> int:

@@ -149,8 +149,8 @@ def test_an_answer_that_is_interrupted_claims_nothing(
     question = "Who was elected treasurer of the garden club?"
     answer = desk.run(capsys, "ask", question)
     assert answer.code == 130
-    footer = r"\(stopped\)\n-- made from \d+ of \d+ passages?, \d+ files? · first token "
-    assert re.match(footer, answer.out), answer.out
+    footer = r"-- \d+ of \d+ passages? from \d+ files?; first word after [\d.]+ s\n"
+    assert answer.out == "(stopped)\n" and re.fullmatch(footer, answer.err), answer
     report = json.loads(desk.run(capsys, "ask", question, "--json").out)
     parts = [report[name] for name in ("stopped", "answer", "dropped_quotes", "citations")]
     assert parts == [True, "", [], []]
@@ -181,7 +181,7 @@ def test_ask_streams_the_answer_with_its_citation(desk: Desk, capsys: pytest.Cap
     assert answer.code == 0
     assert "[1] " in answer.out and "club.txt" in answer.out and "“" in answer.out
     assert "Ruth" in answer.out
-    assert "first token" in answer.out and "2 of 2 chunks warm" in answer.out
+    assert "passages from" not in answer.out and "-- 2 of 2 passages from 2 files; first word after" in answer.err
 
 
 def test_ask_json_has_the_documented_keys(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,10 +217,12 @@ def test_ask_indexes_a_new_folder_first(desk: Desk, tmp_path: Path, capsys: pyte
 
 
 def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
+    """Standard output is a pipe here: what an answer was made from, and its time, are told on standard error."""
     where = ("--data-dir", str(desk.data))
     answer = child("ask", "Who was elected treasurer of the garden club?", *where)
     hits = child("search", "treasurer", *where)
-    assert (answer.code, answer.err) == (0, "") and "first token" in answer.out
+    assert answer.code == 0 and "Ruth" in answer.out and "--" not in answer.out
+    assert re.fullmatch(r"-- 2 of 2 passages from 2 files; first word after [\d.]+ s\n", answer.err)
     assert (hits.code, hits.err) == (0, "") and "club.txt" in hits.out
 
 
@@ -725,3 +727,26 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")])
 def test_sizes_read_well(count: int, text: str) -> None:
     assert output.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ask", "x", "--mode", "turbo"), "--mode cannot be 'turbo'. It may be one of: cached, full."),
+        (("ask", "x", "--top-k", "0"), "--top-k must be at least 1."),
+        (("ask", "x", "--top-k", "many"), "--top-k must be a whole number."),
+        (("ask", "x", "--device", "gpu"), "--device cannot be 'gpu'. It may be one of: auto, cpu, cuda."),
+        (("ask", "--mode"), "--mode needs a value."),
+        (("models", "eat"), "ACTION cannot be 'eat'. It may be one of: list, fit, use, download."),
+        (("status", "--jsno"), "desk-rag status has no option --jsno.\n  Did you mean --json?"),
+        (("why",), "desk-rag why needs a FILE."),
+        (("why", "a", "b"), "desk-rag why does not know what to do with 'b'."),
+        (("search", "x", "--limit", "5000"), "--limit must be at most 1000."),
+    ],
+)
+def test_wrong_arguments_are_told_with_what_is_possible(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    ran = run(capsys, *words)
+    assert (ran.code, ran.out) == (2, "") and ran.err.startswith(f"desk-rag: {told}"), ran.err
+    assert "--help` lists what it takes." in ran.err and "Value error" not in ran.err and "Usage:" not in ran.err

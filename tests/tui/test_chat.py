@@ -287,7 +287,7 @@ async def test_question_while_indexing(running: Run) -> None:
     backend = ScriptedBackend(now=WARMING)
     async with running(backend) as pilot:
         app = pilot.app
-        await until(pilot, lambda: "waiting: the GPU is busy" in text_of(app, "#status"))
+        await until(pilot, lambda: "the GPU is busy" in text_of(app, "#status"))
         assert backend.listen is not None
         for done in range(500):
             backend.listen(StageProgress(IndexStage.WARM, done, 500, "chunks", 9.0, 3.0))

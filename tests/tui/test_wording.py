@@ -100,7 +100,7 @@ def test_status_bar_in_words() -> None:
     )
     moving = replace(WARMING, waiting="")
     assert "warming chunks 900 of 32,000, 2 h left" in bar(moving, width=118)
-    assert "waiting: the GPU is busy" in bar(WARMING, width=118)
+    assert "caches wait: the GPU is busy; questions are answered" in bar(WARMING, width=118)
     assert bar(Status(Freshness.UNATTENDED), width=118).startswith("○ not watching · 0 files")
     assert bar(Status(), "loading the model") == "◌ loading the model"
 
@@ -108,7 +108,7 @@ def test_status_bar_in_words() -> None:
 def test_status_bar_names_the_other_process() -> None:
     watching = replace(WATCHING, writer=4321)
     assert bar(watching, width=118).startswith("● another process (pid 4321) is watching · 3 failed · 12,431 files")
-    assert bar(replace(WARMING, writer=4321), width=118).startswith("◐ waiting: the GPU is busy (by pid 4321) · ")
+    assert " questions are answered (by pid 4321) · " in bar(replace(WARMING, writer=4321), width=138)
     ended = replace(watching, freshness=Freshness.UNATTENDED)
     assert bar(ended, width=118).startswith("○ another process (pid 4321) was watching and has ended · ")
 
@@ -125,7 +125,7 @@ def test_status_bar_never_drops_what_needs_attention(stage: IndexStage, width: i
 
 def test_status_bar_at_80_columns_is_in_words() -> None:
     assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · vectors 100% · warm 61% · cache 38 GiB"
-    assert bar(replace(WARMING, failed=3)) == "◐ waiting: the GPU is busy · 3 failed · 12.4k files · warm 61%"
+    assert bar(replace(WARMING, failed=3)) == "◐ caches wait; questions are answered · 3 failed · 12.4k files"
 
 
 def test_a_full_disk_is_said_before_all_else() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.conversation.scope import outermost
 from desk_rag.documents.status import FileState
 from desk_rag.ingest.deletions import missing_files
-from desk_rag.ingest.explanation import Explanation, explain, is_as_read
+from desk_rag.ingest.explanation import OWN_RULE, Explanation, explain, is_as_read
 from desk_rag.ingest.unread import skipped_files
 from desk_rag.sanitize import home_path
 from desk_rag.store.presence import absent_folders
@@ -105,7 +105,7 @@ class Listed:
     folders: tuple[FolderEntry, ...] = ()
     documents: array[int] = field(default_factory=lambda: array("q"))
     waiting: tuple[Path, ...] = ()
-    """Files on disk that are not in the catalog."""
+    """Files on disk that are not in the catalog, and folders there that the user excluded."""
 
     @property
     def total(self) -> int:
@@ -183,7 +183,11 @@ class Library:
             known = store.listing.names_in(folder)
             waiting = list(_files_in(folder, known))
             new = (path for path in _folders_in(folder) if os.fsencode(path.name) not in known)
-            folders += [FolderEntry(path, note="nothing read from it yet", pinned=path in pins) for path in new]
+            for path in new:
+                if explain(store, path, self._session.settings).reason.startswith(OWN_RULE):
+                    waiting.append(path)  # no scan has met it since the user excluded it
+                else:
+                    folders.append(FolderEntry(path, note="nothing read from it yet", pinned=path in pins))
             folders.sort(key=lambda entry: entry.path.name)
         return Listed(folder, tuple(folders), store.listing.in_folder(folder, shown.states), tuple(waiting))
 
@@ -291,7 +295,7 @@ class Library:
     def _waiting(self, store: Store | None, path: Path) -> FileEntry:
         known = explain(store, path, self._session.settings)
         if known.state == "left out":
-            return FileEntry(path, EntryState.LEFT_OUT, known.reason)
+            return FileEntry(path, EntryState.LEFT_OUT, known.reason, is_folder=path.is_dir())
         if known.state == "indexed":  # a moment ago
             return FileEntry(path, EntryState.READ)
         return FileEntry(path, EntryState.WAITING, "waits to be read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from desk_rag.answering.writing import remarks
 from desk_rag.tui.wording import mark, place, safe, short_path
 
 _NEAREST_SHOWN = 3
+_EXCERPT, _BEFORE_WORD = 160, 40
+"""Characters of a passage that plain search shows, and those of them before the word."""
 
 
 def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
@@ -22,7 +25,8 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         lines.append(Content("The nearest passages:"))
         lines += [_source_line(source, folders) for source in answer.sources[:_NEAREST_SHOWN]]
     if answer.is_search:
-        lines += [_source_line(source, folders) for source in answer.sources]
+        for source in answer.sources:
+            lines += [_source_line(source, folders), _excerpt(source, answer.question)]
     limits = [short_path(path, folders) or path.name for path in answer.limited_to]
     if searched := remarks.searched_only(answer, limits):
         lines.append(safe(searched, single_line=True))
@@ -35,7 +39,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         for quote in answer.dropped_quotes
     ]
     if answer.basis is not None:
-        lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
+        lines.append(Content.styled(answer.basis.summary, "$foreground 60%"))
     if answer.cut_notice:
         lines.append(Content(f"! {answer.cut_notice}"))
     cited = {citation.source_number for citation in answer.citations}
@@ -53,3 +57,14 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
 def _source_line(source: Source, folders: Sequence[Path]) -> Content:
     where = "  ".join(part for part in (short_path(source.path, folders), place(source)) if part)
     return Content.assemble((f"[{source.number}] ", "bold"), f"{mark(source)[0]} ", safe(where))
+
+
+def _excerpt(source: Source, query: str) -> Content:
+    """Return the part of a passage around the first word of the query in it, indented."""
+    text = " ".join(source.text.split())
+    words = [re.escape(word) for word in query.removeprefix("/").split()]
+    hit = re.search("|".join(words), text, re.IGNORECASE) if words else None
+    start = max(0, hit.start() - _BEFORE_WORD) if hit else 0
+    start = text.find(" ", start) + 1 if start else 0
+    before, after = "…" if start else "", "…" if start + _EXCERPT < len(text) else ""
+    return safe(f"    {before}{text[start : start + _EXCERPT]}{after}", "$foreground 80%", most=_EXCERPT + 10)

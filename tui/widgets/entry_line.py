@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.content import Content
 
-from desk_rag.sanitize import clean, home_path
+from desk_rag.sanitize import clean_name, home_path
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
 from desk_rag.tui.wording import count, fit, fit_path, percent, safe
 
@@ -18,7 +18,7 @@ _MARKS = {
     EntryState.LEFT_OUT: ("○", "$foreground 50%"),
     EntryState.WAITING: ("·", "$primary"),
 }
-_RULES = {"secret": "may hold secrets", "default": "belongs to tools"}
+_RULES = {"secret": "may hold secrets", "default": "belongs to tools", "exclude": "excluded by you"}
 """Kinds of rules by the beginning of the reasons that they give."""
 _SHARE_OF_NAME = 0.5
 
@@ -78,4 +78,4 @@ def in_words(reason: str, path: Path) -> str:
 
 def _below(path: Path, base: Path | None) -> str:
     shown = path.relative_to(base) if base is not None and path.is_relative_to(base) else path
-    return clean(str(shown), single_line=True)
+    return clean_name(str(shown))

@@ -97,6 +97,9 @@ def _doing(status: Status, detail: int) -> str:
 def _stage(status: Status, stage: IndexStage, detail: int) -> str:
     other = f" (by pid {status.writer})" if status.writer and detail >= 3 else ""
     if status.waiting:
+        if stage is IndexStage.WARM and detail:
+            reason = f": {status.waiting}" if detail >= 2 else ""
+            return f"caches wait{reason}; questions are answered{other}"
         return (f"waiting: {status.waiting}" if detail else status.waiting) + other
     text = _VERBS[stage]
     if detail >= 1 and status.total:

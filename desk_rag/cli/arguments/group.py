@@ -1,4 +1,4 @@
-"""The group of all commands: a broken pipe and Ctrl+C become exceptions of ours, which typer would turn into code 1."""
+"""The group of all commands: a broken pipe, Ctrl+C and wrong arguments become exceptions of ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from desk_rag.cli.arguments.wrong import usage_error
 from desk_rag.errors import Cancelled
 
 NO_ROOM = f"The output could not be written: {os.strerror(errno.ENOSPC)}."
@@ -34,7 +35,7 @@ def output_has_no_room(error: Exception) -> bool:
 
 
 class Commands(TyperGroup):
-    """A group of commands that raises ReaderLeft on a broken pipe, and Cancelled on Ctrl+C."""
+    """A group of commands that raises ReaderLeft on a broken pipe, Cancelled on Ctrl+C, ConfigError if misused."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Parse the arguments; may print help."""
@@ -55,3 +56,8 @@ def _as_ours() -> Iterator[None]:
         raise ReaderLeft from error
     except KeyboardInterrupt as error:
         raise Cancelled("Stopped.") from error
+    except Exception as error:
+        wrong = usage_error(error)
+        if wrong is None:
+            raise
+        raise wrong from error

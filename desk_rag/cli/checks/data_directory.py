@@ -205,8 +205,6 @@ def cache_quality(settings: Settings) -> list[Finding]:
 
 def _quality(stored: StoredGate) -> Finding:
     gate = stored.gate
-    exact = sum(layer.raw for layer in gate.scheme.layers)
-    kept = f", {exact} of {len(gate.scheme.layers)} layers kept exact" if exact else ""
     passed = gate.score.passes and gate.needles_found == gate.needles_expected
     differs = "do not differ noticeably from" if passed else "may differ from"
     detail = (
@@ -216,12 +214,23 @@ def _quality(stored: StoredGate) -> Finding:
     )
     if stored.drift_epoch:
         detail += f". Caches were made again {out.plural(stored.drift_epoch, 'time')}: this machine's results changed"
-    keys = f"to within {stored.key_error:.0e}" if stored.key_error else "exactly"
-    detail += f" (KL {gate.score.mean_kl:.1e} nats; coded as {gate.scheme.label}{kept}; keys turn {keys})"
     if gate.notice:
         detail += f". {gate.notice}"
     verdict = Verdict.OK if passed else Verdict.WARN
-    return Finding("cache quality", verdict, detail, "Add --mode full to a question for an answer without caches.")
+    remedy = "Add --mode full to a question for an answer without caches."
+    return Finding("cache quality", verdict, detail, remedy, _figures(stored))
+
+
+def _figures(stored: StoredGate) -> dict[str, object]:
+    """Return the measurements behind the sentence, for `doctor --json`."""
+    layers = stored.gate.scheme.layers
+    return {
+        "mean_kl_nats": stored.gate.score.mean_kl,
+        "coding": stored.gate.scheme.label,
+        "layers": len(layers),
+        "exact_layers": sum(layer.raw for layer in layers),
+        "key_error": stored.key_error,
+    }
 
 
 def time_saved(settings: Settings) -> list[Finding]:

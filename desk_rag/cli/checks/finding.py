@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -22,3 +23,5 @@ class Finding:
     verdict: Verdict
     detail: str
     remedy: str = ""
+    figures: Mapping[str, object] = field(default_factory=dict)
+    """Measurements behind the sentence, for `--json`."""

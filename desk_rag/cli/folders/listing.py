@@ -15,7 +15,8 @@ from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, foreseen
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest import freshness, unread
-from desk_rag.sanitize import clean, shown_path
+from desk_rag.ingest.explanation import OWN_RULE
+from desk_rag.sanitize import clean, quoted_path, shown_path
 from desk_rag.store.presence import absent_folders, covers
 
 if TYPE_CHECKING:
@@ -98,12 +99,23 @@ def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, objec
         elif row.path in changed:
             state = "changed"
         entries.append({"path": str(row.path), "state": state, "chunks": row.num_chunks, "reason": _reason(row)})
+    entries += _excluded(settings, path, {row.path for row in rows})
     for new in () if backlog is None else backlog.new:
         covered = any(root in new.parents for root in roots)
         away = next((folder for folder in absent if folder.path in new.parents), None)
         reason = "in no indexed folder" if not covered else away.unread if away else "the next run reads it"
         entries.append({"path": str(new), "state": "new", "chunks": 0, "reason": reason})
     return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def _excluded(settings: Settings, folder: Path, known: set[Path]) -> list[dict[str, object]]:
+    """Return what rules of the user exclude by its path in `folder` and no scan has met since."""
+    entries: list[dict[str, object]] = []
+    for rule in settings.index.exclude:
+        path = Path(rule).expanduser() if rule.startswith(("~/", "/")) else None
+        if path is not None and folder in path.parents and path not in known and path.exists():
+            entries.append({"path": str(path), "state": "left out", "chunks": 0, "reason": f"{OWN_RULE}{rule}"})
+    return entries
 
 
 def _reason(row: DocumentRow) -> str:
@@ -134,6 +146,8 @@ def _file_line(entry: dict[str, object]) -> str:
     path = Path(str(entry["path"]))
     chunks = out.plural(int(str(entry["chunks"])), "chunk") if entry["chunks"] else ""
     reason = clean(str(entry["reason"]).removeprefix(str(path)).strip(), single_line=True)
+    if reason.startswith(OWN_RULE):
+        reason = f"excluded by you (desk-rag why {quoted_path(path)} says how to take it back)"
     return f"{entry['state']:<13} {chunks:>12}  {shown_path(path)}{f': {reason}' if reason else ''}"
 
 

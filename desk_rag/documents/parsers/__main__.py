@@ -224,7 +224,9 @@ def _answer(name: str, data: bytes, allowed: Limits, cutter: _Cutter | None, *, 
     except MemoryError:
         message, remedy = f"needs more than {sys.argv[1]} MiB of memory to read", "Raise parser_mib in the settings."
     except Exception as error:  # a parser's own mistake on odd content must not end the index run
-        message, remedy = f"could not be parsed ({type(error).__name__})", _SAVE_AGAIN
+        kind = type(error).__name__
+        message = f"cannot be read, damaged or unusual inside; save it again in its own program ({kind})"
+        remedy = _SAVE_AGAIN
     return {"error": "BrokenDocument", "message": message, "remedy": remedy, "last": True}
 
 

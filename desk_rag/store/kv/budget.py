@@ -153,7 +153,7 @@ def break_even(
     saved = max(0.0, prefill_seconds_per_token - load_seconds)
     days = gpu_price * saved / (bytes_per_token * disk_price_per_gb / 1e9) / _SECONDS_PER_DAY
     rates = (
-        f"(1,000 tokens take {_duration(1000 * prefill_seconds_per_token)} to prefill"
+        f"(1,000 tokens take {_duration(1000 * prefill_seconds_per_token)} to read"
         f" and {_duration(1000 * load_seconds)} to load)"
     )
     if speedup <= 1:
@@ -162,8 +162,8 @@ def break_even(
     interval = "a day" if days < 1.5 else f"{days:,.0f} days"
     times = f"{speedup:.0f}" if speedup >= 10 else f"{speedup:.1f}"
     sentence = (
-        f"loading the cache of a passage takes {times} times less time than reading the passage. At the prices of drive"
-        f" and GPU, a cache is worth its space if it is used at least once in {interval} {rates}"
+        f"a passage with a cache is ready {times} times sooner {rates}. A cache costs disk space, and pays for it if it"
+        f" is used at least once in {interval}"
     )
     return BreakEven(speedup, days, sentence)
 

@@ -170,3 +170,18 @@ def test_indexing_an_excluded_folder_by_name_says_which_rule_forbids_it(desk: De
     assert desk.run("index", str(desk.private), "--no-kv")[0] == 2, "the rule names the folder, whatever is indexed"
     default_path().unlink()
     assert desk.run("index", str(desk.private), "--no-kv")[0] == 0 and desk.indexed() == {"health.md"}
+
+
+def test_what_was_purged_is_listed_as_excluded_until_it_is_taken_back(desk: Desk) -> None:
+    assert desk.run("purge", str(desk.private), "--yes")[0] == 0
+    for _ in ("before any scan", "after one"):
+        _, listed, _ = desk.run("ls", str(desk.docs))
+        (line,) = (line for line in listed.splitlines() if "private" in line)
+        assert line.startswith("left out ") and f": excluded by you (desk-rag why {desk.private} says how" in line
+        why = desk.run("why", str(desk.private))[1]
+        assert "excluded by you: take that line out, or choose “Read it from now on” in the UI (F3)" in why
+        assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
+    default_path().write_text("")
+    assert desk.run("index", str(desk.docs), "--no-kv")[0] == 0
+    assert "private" in desk.run("ls", str(desk.docs))[1] and desk.indexed() == {"door.txt", "health.md"}
+    assert "excluded" not in desk.run("ls", str(desk.docs))[1]

@@ -322,8 +322,8 @@ def test_break_even_is_a_sentence_with_this_machines_numbers() -> None:
     result = break_even(0.005, 1e9, 14_500)
     assert result.speedup == pytest.approx(344.8, abs=0.1)
     assert result.days == pytest.approx(400 * (0.005 - 14_500 / 1e9) / (14_500 * 0.08 / 1e9) / 86_400)
-    assert "takes 345 times less time than reading the passage" in result.sentence
-    last = "at least once in 20 days (1,000 tokens take 5 s to prefill and 14.5 ms to load)"
+    assert "is ready 345 times sooner (1,000 tokens take 5 s to read and 14.5 ms to load)" in result.sentence
+    last = "pays for it if it is used at least once in 20 days"
     assert result.sentence.endswith(last)
     slow = break_even(0.00001, 1e8, 100_000)
     assert slow.days == 0 and "no less time than reading the passages" in slow.sentence
@@ -337,7 +337,7 @@ def test_store_measures_its_own_rates(store: Store) -> None:
     for _ in range(2):
         store.get_kv([key])
     result = store.break_even(made.NS)
-    assert result is not None and result.speedup > 1 and "times less" in result.sentence
+    assert result is not None and result.speedup > 1 and "times sooner" in result.sentence
 
 
 def test_break_even_in_a_process_that_read_nothing_measures_and_counts_no_use(root: Path) -> None:
@@ -349,7 +349,7 @@ def test_break_even_in_a_process_that_read_nothing_measures_and_counts_no_use(ro
     before = rows(root, uses)
     with Store.open(root, made.settings(), writer=False) as reader:
         result = reader.break_even(made.NS)
-        assert result is not None and "1,000 tokens take 7.81 s to prefill" in result.sentence and result.speedup > 1
+        assert result is not None and "1,000 tokens take 7.81 s to read" in result.sentence and result.speedup > 1
         assert reader.break_even(made.OTHER_NS) is None
     assert rows(root, uses) == before
     flipped(place(root, "x"), 5000)

@@ -88,7 +88,7 @@ async def test_every_file_has_its_state_and_reason(opened: Open, world: World) -
         assert line_of(pilot, "notes.md").startswith(" ◐") and "changed" in line_of(pilot, "notes.md")
         assert line_of(pilot, "new.md").startswith(" ·") and "waits to be read" in line_of(pilot, "new.md")
         assert line_of(pilot, "broken.pdf").startswith(" !") and "damaged" in line_of(pilot, "broken.pdf")
-        assert line_of(pilot, "old.bak").startswith(" ○") and "exclude: *.bak" in line_of(pilot, "old.bak")
+        assert line_of(pilot, "old.bak").startswith(" ○") and "excluded by you: *.bak" in line_of(pilot, "old.bak")
         assert line_of(pilot, "photo.png").startswith(" ○")
         await pilot.press("down", "enter")
         await until(pilot, lambda: "its file is gone" in screen_text(pilot.app))
@@ -322,6 +322,22 @@ def test_what_was_excluded_in_another_run_is_read_again_and_nothing_else(world: 
     with pytest.raises(ConfigError, match="leaves out the folder"):
         changes.allow(doors)
     session.detach()
+
+
+async def test_a_purged_folder_stays_in_the_list_and_can_be_taken_back(opened: Open, world: World) -> None:
+    first = world.session()
+    LibraryChanges(first).forget(world.folder / "house", keep_caches=False)
+    first.detach()
+    async with opened() as pilot:
+        await open_library(pilot)
+        await until(pilot, lambda: "excluded by you" in line_of(pilot, "house/"))
+        rows = pilot.app.screen.query_one(EntryList)
+        await pilot.press(*["down"] * (rows.total - 1))
+        await until(pilot, lambda: pane(pilot).startswith("~/docs/house") and "excluded by you" in pane(pilot))
+        await pilot.press("ctrl+o")
+        await choose(pilot, "r")
+        await until(pilot, lambda: "~/docs/house is read from now on" in screen_text(pilot.app))
+        assert "~/docs/house/" not in config.load(world.config).index.exclude
 
 
 async def test_the_menu_of_an_excluded_file_offers_to_read_it(opened: Open, world: World) -> None:

@@ -37,10 +37,10 @@ async def take_all(folder: Path, home: Path) -> None:
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "warm 100%" in screen_text(app), _MOST_SECONDS)
             await ask(pilot, "Who repaired the dishwasher?")  # the model's first answer takes longer
-            await until(pilot, lambda: "made from" in screen_text(app), 120)
+            await until(pilot, lambda: "passages from" in screen_text(app), 120)
             await pilot.press("ctrl+n")
             await ask(pilot, QUESTION)
-            await until(pilot, lambda: "made from" in screen_text(app) and "first word" in screen_text(app), 120)
+            await until(pilot, lambda: "passages from" in screen_text(app) and "first word" in screen_text(app), 120)
             await pilot.pause(1.0)
             take(pilot, "answer")
             await pilot.press("alt+v")

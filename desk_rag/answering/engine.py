@@ -44,6 +44,7 @@ from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey
 from desk_rag.model.memory.device import memory_errors
+from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.store import Store
@@ -151,7 +152,9 @@ class AnswerEngine:
             yield Retrieved(context.sources)
             if not context.sources:
                 # Without documents a model makes something up, so it is not run.
-                empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
+                empty = answer_context.answer_without_sources(
+                    question, NO_ANSWER, timings(watch.stages), model=self.model.spec.name, mode=mode
+                )
                 notices = damage.notices(self.store, mended, under, lacking)
                 not_read = unread.may_hold_answer(self.store, under)
                 yield Finished(replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read))

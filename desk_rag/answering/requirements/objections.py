@@ -11,6 +11,7 @@ from datetime import date
 
 from desk_rag.answering.requirements.answer_kinds import (
     AnswerKind,
+    asks_whether,
     is_of_kind,
     kind_asked,
     only_dates_document,
@@ -24,9 +25,6 @@ from desk_rag.answering.requirements.statements.plans import asks_when_done, onl
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
-_ASKS_WHETHER = re.compile(
-    r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
-)
 _NAMES_CODE = re.compile(
     r"\w_\w|[a-z][A-Z]|\w\.\w|\w\(|::|`"
     r"|\b(?:functions?|methods?|class(?:es)?|modules?|constants?|variables?|tests?|code|source|implement\w*|defined)\b"
@@ -189,11 +187,6 @@ def _tells_other(pairs: list[tuple[set[str], set[str]]], stems: set[str]) -> boo
 def _share(stems: set[str], others: set[str]) -> bool:
     """True if one of the words is among the others."""
     return any(has_stem(stem, others) for stem in stems)
-
-
-def asks_whether(question: str) -> bool:
-    """True if a question asks for yes or no."""
-    return _ASKS_WHETHER.match(question.strip()) is not None
 
 
 def says_all(question: str, sentence: str, labels: str = "") -> bool:

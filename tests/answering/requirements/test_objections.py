@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.requirements.objections import Objections, asks_whether, definition_asked, names_code
+from desk_rag.answering.requirements.answer_kinds import asks_whether
+from desk_rag.answering.requirements.objections import Objections, definition_asked, names_code
 from desk_rag.answering.requirements.places import Place
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, kind_asked
 from desk_rag.answering.requirements.mentions import is_time
-from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
 from desk_rag.answering.requirements.stems import content_stems, has_stem

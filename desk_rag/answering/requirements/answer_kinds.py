@@ -122,6 +122,11 @@ _PREPOSITION = (
 )
 _AT_PLACE = re.compile(rf"(?:\b{_PREPOSITION}\b(?:\W+\w+){{0,3}}?\W*|[:–—=|]\s*)$", re.I)
 _IS_PLACE = re.compile(rf"\W*{_PREPOSITION}\b", re.I)
+_ASKS_WHO_DID = re.compile(
+    r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
+    re.I,
+)
+_ASKS_WHICH_MORE = re.compile(r"^(?:who|which|what)\b.*\b(?P<word>more|fewer|less)\b.*,\s.+\sor\s", re.I)
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 
 
@@ -180,6 +185,12 @@ def asks_whether(question: str) -> bool:
     return _ASKS_WHETHER.match(question.strip()) is not None
 
 
+def verb_of_who(question: str) -> str:
+    """The verb of 'Who borrowed it?' in lower case; '' for other questions, and for 'Who is …?'."""
+    asks = _ASKS_WHO_DID.match(question.strip())
+    return asks["verb"].lower() if asks is not None else ""
+
+
 def asks_quantity(question: str) -> bool:
     """True if a question asks for something that is a number, such as a rent, a price or a weight."""
     return _ASKS_QUANTITY.search(question.strip()) is not None
@@ -224,7 +235,7 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     asks_who_is = _ASKS_WHO_IS.match(question.strip()) is not None
     if kind is AnswerKind.NAME and not asks_who_is and (known := _known_name(question, answer)):
         return f"The question names “{known}” itself"
-    return _nowhere(question.strip(), answer.strip(), quotes)
+    return _of_other_role(question.strip(), answer.strip(), quotes)
 
 
 def _known_name(question: str, answer: str) -> str:
@@ -235,13 +246,20 @@ def _known_name(question: str, answer: str) -> str:
     return next((word for word in words if word in asked), "") if 0 < len(words) <= _LONGEST_NAME else ""
 
 
-def _nowhere(question: str, answer: str, quotes: str) -> str:
-    """A sentence that says that the quote does not place a thing at the answer; empty if it may, or need not.
+def _of_other_role(question: str, answer: str, quotes: str) -> str:
+    """A sentence that says that the answer plays another part in the quote; empty if it may play the right one.
 
-    'Present: Ana, Ben' does not say where Ben works.
+    'borrowed from the school' does not tell who borrowed, nor 'Present: Ana, Ben' where Ben works.
     """
     before = quotes[: max(0, quotes.find(answer))]
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes
     if question.lower().startswith("where ") and not is_place:
         return f"The question asks where, and the quote does not say that it is at “{answer}”"
+    verb = verb_of_who(question)
+    from_other = rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+(?:(?:the|an?|our|my)\s+)?$"
+    if verb and re.search(from_other, before, re.I):
+        return f"The quote names “{answer}” as the other side, not as who {verb}"
+    more = _ASKS_WHICH_MORE.match(question)
+    if more is not None and not re.search(r"\b(?:more|fewer|less)\b", quotes, re.I):
+        return f"The question asks for {more['word']} of two, and the quote compares nothing"
     return ""

@@ -88,10 +88,13 @@ def test_a_misfit_says_what_was_asked_for() -> None:
         ("Where does Ben work?", "Ana", "Present: Ben, Ana", False),
         ("Where does Ben work?", "Hagen's garage", "Ben works at Hagen's garage.", True),
         ("Where is the key?", "on the hook", "The key hangs on the hook.", True),
+        ("Who borrowed the drill?", "the school", "The drill was borrowed from the school.", False),
+        ("Who borrowed the drill?", "Ana", "Ana borrowed the drill from the school.", True),
+        ("Who has more keys, Ana or Ben?", "Ana", "Ana keeps the keys.", False),
         ("Where is the market?", "Chapel meadow", "Market: 4 October; Place: Chapel meadow", True),
     ],
 )
-def test_where_is_answered_by_what_the_quote_calls_a_place(question: str, answer: str, quote: str, fits: bool) -> None:
+def test_the_part_that_an_answer_plays_in_its_quote(question: str, answer: str, quote: str, fits: bool) -> None:
     assert (misfit(question, answer, quote) == "") is fits
 
 

@@ -89,7 +89,7 @@ class ValuePreference:
         self._wanted, self._unwanted = _changed_values(question, sentence)
         entry = _of_entry(question, sentence)
         self.is_whole = entry is not None
-        """The value is the short answer as it stands."""
+        """True if the value is the whole short answer."""
         self._wanted = entry or self._wanted or _by_agent(question, sentence) or _by_measure(question, sentence)
         self._wanted = self._wanted or _by_owner(question, sentence)
         if entry is None and kind_asked(question) is AnswerKind.NAME:
@@ -182,7 +182,7 @@ def _name_by_role(question: str, sentence: str) -> _Part | None:
 
 
 def _subject(question: str, sentence: str) -> _Part | None:
-    """The subject of the question's verb: Ana, for 'Who takes over the store?' and 'Ana takes over the store.'"""
+    """The subject of the question's verb: Ana for 'Who takes over the store?' and 'Ana takes over the store.'"""
     asked_verb = verb_of_who(question)
     if not asked_verb:
         return None

@@ -1,4 +1,4 @@
-"""Take the number to add up from a line, add such numbers up exactly, and tell where an answer is no such sum."""
+"""Find the number of a line that is to be added up, add exactly, and notice quotes that are only part of a total."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAYS_TOTAL = re.compile(r"\b(?:totals?|sum|altogether|in\s+all|gesamt\w*|summe)
 
 
 def amount_of(text: str, asked: str) -> Decimal | None:
-    """The one number of a line that the question asks to add up; None if there is none or it is not clear which."""
+    """The number of a line that the question asks to add up; None if there is none or more than one."""
     amount = column_and_amount(text, asked)
     return None if amount is None else amount[1]
 
@@ -67,7 +67,7 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def measure_of(column: str, value: str) -> str:
-    """The unit of measure in the name of a column or behind a number, so that it is no money; '' for none."""
+    """The unit of measure in a column's name or after a number, which shows that it is no money; '' for none."""
     if _RATE_OR_MONEY.search(f"{column} {value}"):
         return ""
     behind = re.sub(r"^\W*\d[\d.,]*", "", value)
@@ -76,7 +76,7 @@ def measure_of(column: str, value: str) -> str:
 
 
 def written(amounts: Sequence[Decimal]) -> str:
-    """The sum, with as many decimals as the amount with the most."""
+    """The sum, with as many decimals as the most precise amount."""
     places = max((max(0, -int(amount.as_tuple().exponent)) for amount in amounts), default=0)
     return f"{sum(amounts, Decimal(0)):,.{places}f}"
 

@@ -1,7 +1,7 @@
 """Decide which kind of answer a question asks for, and whether a short answer is of that kind.
 
 'Which supplier ...?' asks for a name, 'when' for a time, 'how much' for a number, 'which colour' for a colour. An
-account number answers none of them but a number. 'How many sockets?' is not answered by a sentence that proposes some.
+account number answers only the third. 'How many sockets?' is not answered by a sentence that proposes some.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def asks_quantity(question: str) -> bool:
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
-    """Return whether a short answer may be of a kind: a name has words beside its codes, a time or number says one."""
+    """Return whether a short answer may be of a kind: a name has words besides codes, a time names one."""
     if kind is AnswerKind.PHONE and _ROW.search(text):
         return _PHONE_CELL.search(text) is not None
     if kind in _SAYS:
@@ -239,7 +239,7 @@ def misfit(question: str, answer: str, quotes: str) -> str:
 
 
 def _known_name(question: str, answer: str) -> str:
-    """A name in the answer that the question has too: 'Who was chair before Oswin?' does not ask for Oswin."""
+    """The name that answer and question share, if any: 'Who was chair before Oswin?' does not ask for Oswin."""
     names = re.findall(_NAME, question)[1:]  # the first word of a question has its capital anyway
     asked = {name.removesuffix("'s").removesuffix("’s").strip(".?") for name in names}
     words = answer.strip(" .").split()
@@ -247,7 +247,7 @@ def _known_name(question: str, answer: str) -> str:
 
 
 def _of_other_role(question: str, answer: str, quotes: str) -> str:
-    """A sentence that says that the answer plays another part in the quote; empty if it may play the right one.
+    """A sentence that says which other role the answer has in the quote; empty if its role may be the right one.
 
     'borrowed from the school' does not tell who borrowed, nor 'Present: Ana, Ben' where Ben works.
     """

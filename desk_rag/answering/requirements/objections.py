@@ -1,7 +1,7 @@
-"""Objections to a sentence as the answer to a question, whatever models think of it.
+"""Penalize sentences that cannot answer a question, however high the models score them.
 
-'Keys are stored before the rotary position is applied' says nothing new to somebody who asks why they are. A statement
-of a program seldom answers a question in plain words, and a sentence without any time none that begins with 'when'.
+'Keys are stored before the rotary position is applied' does not answer why they are. A line of code seldom answers a
+question in plain words, and a sentence that names no time never answers 'when'.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _INSTEAD = tuple(
         ("born", "die"),
     )
 )  # fmt: skip
-"""Things that are done, each with what happens before it or in its place."""
+"""Deeds, each with the deeds that come before it or in its place."""
 _ASKS_WHY = re.compile(r"^(?:and\s+)?(?:why|for\s+what\s+reason|what\s+(?:is|was)\s+the\s+reason|how\s+come)\b", re.I)
 _CAUSE = re.compile(
     r"\b(?:because|since|as|due\s+to|owing\s+to|reasons?|so|therefore|thus|hence|why|caus\w+|thanks\s+to|otherwise|in\s+order"
@@ -116,7 +116,7 @@ class Objections:
         self._no_header = not of_event and not asks_of_letters(question)
 
     def penalty(self, sentence: str) -> float:
-        """The log-odds that a sentence loses."""
+        """Log-odds to subtract from a sentence's score."""
         plain = sentence.strip()
         stems = content_stems(sentence)
         is_other = (
@@ -139,21 +139,21 @@ class Objections:
         return lost + _CONTRARY * is_contrary(self._question, sentence)
 
     def of_cause(self, sentence: str) -> float:
-        """The log-odds that a sentence without a sign of a cause loses for 'why'; it may be one all the same."""
+        """Log-odds to subtract for 'why' if nothing in the sentence signals a cause; it may still be the answer."""
         return _NO_CAUSE if self._why and not _CAUSE.search(sentence) else 0.0
 
     def of_origin(self, place: Place, sentence: str) -> float:
-        """The log-odds that a sentence loses for where it stands.
+        """Log-odds to subtract for the place of the sentence.
 
-        Words of a program lose where the question is in plain words; constants lose nothing.
+        Program code loses where the question is in plain words; constants lose nothing.
         """
         lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         return lost + self.of_passage(place, sentence)
 
     def of_passage(self, place: Place, sentence: str) -> float:
-        """The log-odds that a sentence loses as one about another thing than its passage.
+        """Log-odds to subtract if the passage shows that the sentence is about another thing.
 
-        One below the date of a diary gets back what it lost for saying no time, or nothing but what the question says.
+        An entry below the date of a diary regains what it lost for naming no time or only repeating the question.
         """
         lost = _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
         if self._kind is not AnswerKind.TIME or not dated_heading(place, sentence):
@@ -163,7 +163,7 @@ class Objections:
 
 
 def definition_asked(question: str) -> re.Pattern[str] | None:
-    """The form of a sentence that says what the thing of 'What is a …?' means; None for other questions.
+    """Pattern of sentences that define the thing of 'What is a …?'; None for other questions.
 
     'A chunk is …', 'word: chunk; means: …'
     """
@@ -175,24 +175,22 @@ def definition_asked(question: str) -> re.Pattern[str] | None:
 
 
 def _instead_of(stems: set[str]) -> list[tuple[set[str], set[str]]]:
-    """What a question asks of being done, each with what must not be told in its place."""
+    """The deeds that a question asks about, each with the deeds that do not answer it (borrowed, for returned)."""
     return [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
 
 
 def _tells_other(pairs: list[tuple[set[str], set[str]]], stems: set[str]) -> bool:
-    """True if a sentence tells when a thing was lent, where the question asks when it was returned."""
+    """True if a sentence says when a thing was lent and the question asks when it was returned."""
     return any(not asked & stems and instead & stems for asked, instead in pairs)
 
 
 def _share(stems: set[str], others: set[str]) -> bool:
-    """True if one of the words is among the others."""
+    """True if any of the stems is among `others`."""
     return any(has_stem(stem, others) for stem in stems)
 
 
 def says_all(question: str, sentence: str, labels: str = "") -> bool:
-    """True if a sentence, with the labels it stands under, has all words of a question that carry meaning.
-
-    It must have what may be an answer of its kind, too.
+    """True if a sentence and its labels have all content words of a question, and an answer of the kind asked for.
     """
     kind, wanted = kind_asked(question), content_stems(question) - _HOW
     stems = content_stems(f"{sentence}\n{labels}")

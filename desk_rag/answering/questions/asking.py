@@ -260,7 +260,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             quote = citation.quote
             reason = (
                 misfit(question, done.text, quote)
-                or not_the_sum(question, quote)
+                or not_the_sum(question, done.text, quote)
                 or past_note(question, done.text, today)
                 or _speaks_against(question, done)
                 or _one_of_several_rows(reader.store, question, done)

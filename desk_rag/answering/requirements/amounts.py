@@ -1,4 +1,4 @@
-"""Find the number of a line that is to be added up, add exactly, and notice quotes that are only part of a total."""
+"""Find the number of a line that is to be added up, add exactly, and notice answers that are no such sum."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ _ASKS_TOTAL = re.compile(
 )
 _DATED_AMOUNT = re.compile(r"\d\s+(?:[€$£]|\w+\s)?on\s+\d", re.I)
 """'300 on 1 March', of which a list of payments holds several."""
+_ASKS_SEVERAL = re.compile(
+    r"\b(?:total|sum)\s+of\s+(?:(?:all|of|the|my|our|these)\s+)*"
+    r"(?:two|three|four|five|six|seven|eight|nine|ten|both|\d{1,2})\s+(?:[\w-]+\s+){0,3}?(?P<things>[\w-]+s)\s*(?=[?.]|$|\b(?:in|of|from|for)\b)",
+    re.I,
+)
 _PART = "The question asks for a total, and the quote may be only one part of it"
 _SAYS_TOTAL = re.compile(r"\b(?:totals?|sum|altogether|in\s+all|gesamt\w*|summe)\b", re.I)
 
@@ -92,11 +97,22 @@ def asks_money(question: str) -> bool:
     return _ASKS_MONEY.search(question.strip()) is not None
 
 
-def not_the_sum(question: str, quote: str) -> str:
-    """Return a sentence that says that a quote is only a part of the total asked for; empty if it may be all of it."""
+def not_the_sum(question: str, answer: str, quote: str) -> str:
+    """Return a sentence that says why an answer is not the money or the total asked for; empty if it may be."""
+    if asks_money(question):
+        columns = [column for column, value in fields_of(quote).items() if value == answer] or [""]
+        if measure := measure_of(columns[0], answer):
+            return f"The question asks for money, and “{answer}” has the unit “{measure}”"
+    return _PART if _is_part(question, quote) else ""
+
+
+def _is_part(question: str, quote: str) -> bool:
+    """True if a question asks for the total of several things, and the quote is of one of them or a row of a table."""
+    several = _ASKS_SEVERAL.search(question)
+    if several is not None:
+        return several["things"].lower() not in quote.lower()
     is_part = len(fields_of(quote)) > 1 or len(_DATED_AMOUNT.findall(quote)) > 1
-    asks_total = _ASKS_TOTAL.search(question) is not None
-    return _PART if is_part and asks_total and _SAYS_TOTAL.search(quote) is None else ""
+    return is_part and _ASKS_TOTAL.search(question) is not None and _SAYS_TOTAL.search(quote) is None
 
 
 def _parsed(text: str) -> Decimal:

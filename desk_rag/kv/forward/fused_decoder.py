@@ -129,7 +129,7 @@ class FusedDecoder:
                     self._pieces_for(batch, bucket)
 
     def recorded(self, count: int) -> list[int]:
-        """Numbers of questions of `count` tokens that there are graphs for."""
+        """Numbers of questions of `count` tokens for which graphs are recorded."""
         bucket = _bucket(count)
         return sorted({size for size, its in (*self._piecewise_graphs, *self._attention_graphs) if its == bucket})
 
@@ -382,7 +382,7 @@ class FusedDecoder:
 
 
 def _bucket(count: int) -> int:
-    """The smallest number of tokens, at least `count`, that graphs are recorded for; 0 if there is none."""
+    """The smallest number of tokens, at least `count`, for which graphs are recorded; 0 without one."""
     return next((size for size in _BUCKETS if size >= count), 0)
 
 

@@ -47,16 +47,6 @@ _ASKS_STORAGE = re.compile(
 _STORAGE = re.compile(
     r"\d\s?(?:[kmgt]i?b|\w*bytes?|%|per\s?cent)\b|_(?:[kmgt]i?b|bytes)\b|\b(?:none|no|nothing|half)\b", re.I
 )
-_ASKS_END = re.compile(
-    r"^(?:until\s+)?(?:when|how\s+long)\b.*\b(?:end|expire|finish|run\s+out|over|close)(?:s|d|es|ed)?\b", re.I
-)
-_ASKS_START = re.compile(r"^(?:from\s+|since\s+)?when\b.*\b(?:start|begin|began|begun|open)(?:s|ed)?\b", re.I)
-_END = re.compile(
-    r"\b(?:end|expir|finish|until|till|r[ua]ns?\s+out|over|clos|terminat|through|lasts?|lasted|to)\w*", re.I
-)
-_START = re.compile(r"\b(?:start|begin|began|begun|open|from|since|as\s+of|commenc|first)\w*", re.I)
-_BEGINS = re.compile(r"\b(?:start|begin|began|begun|commenc)\w*", re.I)
-_ENDS = re.compile(r"\b(?:end|expire|finish)(?:s|es|ed|d)?\b", re.I)
 _OF_A_NAME = re.compile(r"^[^\W\d_a-z][\w.’'-]*(?:\s[^\W\d_a-z][\w.’'-]*)+,\s[^:;]{2,30}:\s")
 _CONTACT = content_stems(
     "phone telephone mobile cell fax number email mail e-mail address call ring dial reach live lives lived"
@@ -76,15 +66,6 @@ _INSTEAD = tuple(
     )
 )  # fmt: skip
 """Deeds, each with the deeds that come before it or in its place."""
-_ASKS_WHY = re.compile(r"^(?:and\s+)?(?:why|for\s+what\s+reason|what\s+(?:is|was)\s+the\s+reason|how\s+come)\b", re.I)
-_CAUSE = re.compile(
-    r"\b(?:because|since|as|due\s+to|owing\s+to|reasons?|so|therefore|thus|hence|why|caus\w+|thanks\s+to|otherwise|in\s+order"
-    r"|to\s+(?:avoid|prevent|keep|save|make|protect|be|let|give|get)|fear|afraid|too|enough|cannot|can['’]t|could\s+not|couldn['’]t|unless"
-    r"|fault|blame|broke\w*|fail\w*|forgot|lost|wrong|missing|lack\w*|no\s+longer|if|who|which|after|when)\b|[(:—–]",
-    re.I,
-)
-_NO_CAUSE = 1.5
-"""Log-odds that a sentence without a sign of a cause loses as an answer to 'why'."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 _OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
@@ -100,14 +81,11 @@ class Objections:
     def __init__(self, question: str) -> None:
         self._question = question
         self._kind = kind_asked(question)
-        self._ends = _ASKS_END.search(question.strip()) is not None
-        self._starts = _ASKS_START.search(question.strip()) is not None
         self._plain = not names_code(question)
         self._known = set[str]() if asks_whether(question) else content_stems(question)
         self._storage = _ASKS_STORAGE.search(question.strip()) is not None
         asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS, AnswerKind.POSTAL)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
-        self._why = _ASKS_WHY.search(question.strip()) is not None
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
@@ -122,8 +100,6 @@ class Objections:
         is_other = (
             self._kind is not None and not is_of_kind(self._kind, sentence),
             only_proposed(self._question, sentence) or only_dates_document(self._question, sentence),
-            self._ends and _BEGINS.search(sentence) and not _END.search(sentence),
-            self._starts and _ENDS.search(sentence) and not _START.search(sentence),
             self._whose and _OF_A_NAME.match(sentence) and not _share(self._whose, stems),
             self._says_meaning is not None and not self._says_meaning.search(sentence),
             _tells_other(self._instead, stems),
@@ -137,10 +113,6 @@ class Objections:
         lost += _OVER * (self._holds and is_over(sentence, date.today()))
         lost += _OVER * (self._done and only_planned(sentence))
         return lost + _CONTRARY * is_contrary(self._question, sentence)
-
-    def of_cause(self, sentence: str) -> float:
-        """Log-odds to subtract for 'why' if nothing in the sentence signals a cause; it may still be the answer."""
-        return _NO_CAUSE if self._why and not _CAUSE.search(sentence) else 0.0
 
     def of_origin(self, place: Place, sentence: str) -> float:
         """Log-odds to subtract for the place of the sentence.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
+from desk_rag.answering.events import READ_BY_WORDS, Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.config import AnswerSettings
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.documents.status import plural
@@ -245,14 +245,20 @@ def timings(
     return Timings(summed, context_tokens, nbytes, recompute_ratio=ratio)
 
 
-def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far: Timings) -> Answer:
-    """The refusal that answers a question for which no chunk was retrieved."""
-    from desk_rag.model.prompt import NO_ANSWER
-
+def answer_without_sources(
+    question: str,
+    text: str,
+    timings_so_far: Timings,
+    *,
+    found: bool = False,
+    model: str = READ_BY_WORDS,
+    mode: AnswerMode = AnswerMode.CACHED,
+) -> Answer:
+    """An answer for which no model read a passage, such as a refusal where no chunk was retrieved."""
     return Answer(
         question=question,
-        text=NO_ANSWER,
-        found=False,
+        text=text,
+        found=found,
         citations=(),
         dropped_quotes=(),
         sources=(),

@@ -44,6 +44,7 @@ from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey
 from desk_rag.model.memory.device import memory_errors
+from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.store import Store
@@ -71,7 +72,6 @@ class AnswerEngine:
             loading: opens the connector; by default with as much memory as the settings say.
             lean: whether to use the fused forward pass; by default if it is the fastest on the device.
             auxiliary: the model that selects tokens to recompute, if the settings ask for one.
-
         Raises ConfigError or UnsupportedModel if no chunk fits into the context.
         """
         self.serving, self.prefix, self.namespace = serving, serving.prefix, serving.namespace
@@ -152,11 +152,11 @@ class AnswerEngine:
             yield Retrieved(context.sources)
             if not context.sources:
                 # Without documents a model makes something up, so it is not run.
-                empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
+                name, stages = self.model.spec.name, timings(watch.stages)
+                empty = answer_context.answer_without_sources(question, NO_ANSWER, stages, model=name, mode=mode)
                 notices = (*shortage, *damage.notices(self.store, mended, under, lacking))
-                not_read = unread.may_hold_answer(self.store, under)
-                empty = replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read)
-                yield Finished(replace(empty, left_out_passages=context.left_out))
+                empty = replace(empty, question_cut_at=cut_at, notices=notices, left_out_passages=context.left_out)
+                yield Finished(replace(empty, not_read=unread.may_hold_answer(self.store, under)))
                 return
             if load is None or load.whole_is_faster:
                 begun = self._full(context, readable, watch, stop)

@@ -243,8 +243,7 @@ class Answer:
     """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
     not_read: UnreadFiles | None = None
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
-    asked_as: str = ""
-    """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
+    asked_as: str = ""  # the question rewritten to stand alone, as it was searched; empty if it stood alone
     is_search: bool = False
     """Passages with certain words were looked for; no model has answered."""
     limited_to: tuple[Path, ...] = ()

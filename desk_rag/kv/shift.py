@@ -1,4 +1,4 @@
-"""Shift of a chunk's keys and values that makes up for the tokens it should have had before it.
+"""Learned shift of a chunk's keys and values that compensates for the context missing at its prefill.
 
 A model that was not fine-tuned to read chunks that were prefilled apart leaves in keys and values how much it has read
 so far; prefilled alone, every chunk looks like the first. The shift is a vector per layer and key-value head, learned
@@ -63,7 +63,7 @@ class PlaceShift:
         return digest.hexdigest()
 
     def to_bytes(self, facts: Mapping[str, object]) -> bytes:
-        """A safetensors file of the shift, with `facts` about how it came about."""
+        """A safetensors file of the shift, with `facts` about its making."""
         tensors = {"keys": self.keys.cpu().contiguous(), "values": self.values.cpu().contiguous()}
         metadata = {"form": _FORM, "knots": json.dumps(self.knots), "facts": json.dumps(facts), "sum": self.digest}
         return save(tensors, metadata)
@@ -83,7 +83,7 @@ def from_bytes(data: bytes) -> tuple[PlaceShift, dict[str, Any]]:
 
 
 def hat_weights(knots: Sequence[int], before: int) -> list[float]:
-    """Weight of each knot for a chunk with so many tokens before it; their sum is at most 1, and 0 for none before."""
+    """Weight of each knot for a chunk behind `before` tokens; they add up to at most 1, for the first chunk to 0."""
     ends = (0, *knots)
     weights = [0.0] * len(knots)
     for index, (left, right) in enumerate(zip(ends, knots, strict=False)):

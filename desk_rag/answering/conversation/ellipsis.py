@@ -51,58 +51,63 @@ def _is_other_wh(words: Sequence[str]) -> bool:
 
 
 def complete(fragment: str, talk: Talk) -> str:
-    """Return the last question with the fragment in place of what it changes."""
-    asked = talk.asked.rstrip("?.! ")
+    """Return the last question with the fragment in place of what it changes.
+
+    Each rule gets the fragment, the last question and the talk; it returns '' if it does not apply.
+    """
+    question = talk.asked.rstrip("?.! ")
     words = [word.casefold() for word in v.words_of(fragment)]
     if words and _is_other_wh(words):
-        return _other_wh(fragment, asked, talk)
+        return _other_wh(fragment, question, talk)
     if _leading_wh(words) and words[0] == talk.asked.split()[0].casefold():
         fragment = fragment.split(maxsplit=1)[1]
     fragment = re.sub(r"\s+then$", "", fragment, flags=re.IGNORECASE)  # the time of the last question is kept
-    if (own := _time_tail(fragment)) and _date(own[0], asked, talk):
+    if (own := _time_tail(fragment)) and _date(own[0], question, talk):
         rest, when = fragment[: -len(own[1])].strip(), own[0]
-        return _date(when, complete(rest, talk), talk) if rest else _date(when, asked, talk)
+        return _date(when, complete(rest, talk), talk) if rest else _date(when, question, talk)
     for rule in (_ordinal, _attribute, _date, _after_preposition, _name, _phrase):
-        if completed := rule(fragment, asked, talk):
+        if completed := rule(fragment, question, talk):
             return completed
-    return f"{asked} {fragment}"
+    return f"{question} {fragment}"
 
 
-def _other_wh(fragment: str, asked: str, talk: Talk) -> str:
+def _other_wh(fragment: str, question: str, talk: Talk) -> str:
     """'By whom?' after 'When was it repaired?': the question word changes, the rest stays."""
     answer = talk.answer if talk.has_short_answer else ""
-    auxiliary = re.search(rf"\b(?:{'|'.join(sorted(v.AUXILIARIES))})\b", asked, re.IGNORECASE)
+    auxiliary = re.search(rf"\b(?:{'|'.join(sorted(v.AUXILIARIES))})\b", question, re.IGNORECASE)
     if auxiliary is None:
-        verb, _, rest = re.sub(r"^\w+\s+", "", asked).partition(" ")
+        verb, _, rest = re.sub(r"^\w+\s+", "", question).partition(" ")
         if verb.endswith("ed") or verb in v.PARTICIPLES:  # 'When?' after 'Who planted the pear tree?'
             return f"{fragment} was {rest} {verb}"
         return " ".join(part for part in (fragment, answer, verb, rest) if part)
-    before, rest = asked[: auxiliary.start()], asked[auxiliary.end() :].strip()
+    before, rest = question[: auxiliary.start()], question[auxiliary.end() :].strip()
     first = rest.split(" ", 1)[0].casefold()
     if answer and before.strip() and v.is_verb(first):  # 'By whom?' after 'What was replaced?'
         return f"{fragment} {auxiliary[0]} {answer} {rest}"
     return f"{fragment} {auxiliary[0]} {rest}"
 
 
-def _ordinal(fragment: str, asked: str, talk: Talk) -> str:
+def _ordinal(fragment: str, question: str, talk: Talk) -> str:
     """'The second one' changes the ordinal in the last question, or picks from a list in the last answer."""
     named = _ORDINAL.search(fragment)
     if not named or not re.fullmatch(r"(?:the |for the |in the )?\w+(?: ones?)?", fragment, re.IGNORECASE):
         return ""
-    if _ORDINAL.search(asked):
-        return _ORDINAL.sub(named[1].casefold(), asked, count=1)
+    if _ORDINAL.search(question):
+        return _ORDINAL.sub(named[1].casefold(), question, count=1)
     items = [item for item in re.split(r",\s*|\s+and\s+|;\s*", talk.answer) if item]
     place = v.ORDINALS.index(named[1].casefold()) if named[1].casefold() in v.ORDINALS else len(items) - 1
     if len(items) > place and len(items) > 1:
-        return f"{asked} {items[place]}"
+        return f"{question} {items[place]}"
     head = antecedents.head_of(talk)
-    return re.sub(rf"\b(?:the |a |an )?{re.escape(head)}\b", f"the {named[1]} {head}", asked, count=1) if head else ""
+    if not head:
+        return ""
+    return re.sub(rf"\b(?:the |a |an )?{re.escape(head)}\b", f"the {named[1]} {head}", question, count=1)
 
 
-def _attribute(fragment: str, asked: str, talk: Talk) -> str:
+def _attribute(fragment: str, question: str, talk: Talk) -> str:
     """'And the price?' asks about a property of what was spoken of."""
     own = phrases(f"is {fragment}")
-    siblings = {v.stem(word) for phrase in phrases(asked) for word in v.content_words(phrase.text)}
+    siblings = {v.stem(word) for phrase in phrases(question) for word in v.content_words(phrase.text)}
     if (
         not own
         or own[0].head not in v.ATTRIBUTES
@@ -117,82 +122,83 @@ def _attribute(fragment: str, asked: str, talk: Talk) -> str:
     return f"What is {text} of {subject}" if subject else ""
 
 
-def _date(fragment: str, asked: str, _talk: Talk) -> str:
+def _date(fragment: str, question: str, _talk: Talk) -> str:
     """'In 2024' replaces the year of the last question, 'in May' its month, 'on Friday' its day."""
     bare = re.sub(r"^(?:in|on|at|for|during|since|until)\s+(?:the\s+)?", "", fragment, flags=re.IGNORECASE)
-    if (near := _NEXT_YEAR.fullmatch(re.sub(r"^(?:in|for)\s+", "", fragment))) and (old := _YEAR.search(asked)):
+    if (near := _NEXT_YEAR.fullmatch(re.sub(r"^(?:in|for)\s+", "", fragment))) and (old := _YEAR.search(question)):
         later = near[1].casefold() in ("after", "next", "following") or "after" in fragment.casefold()
-        return _YEAR.sub(str(int(old[0]) + (1 if later else -1)), asked, count=1)
+        return _YEAR.sub(str(int(old[0]) + (1 if later else -1)), question, count=1)
     if (new := _DAY_OF_YEAR.fullmatch(bare)) and bare:
-        return _with_date(asked, fragment, new)
+        return _with_date(question, fragment, new)
     for kind in (v.WEEKDAYS, v.SEASONS):
         if bare.casefold().split()[0] in kind and len(bare.split()) <= 2:
-            before = next((word for word in v.words_of(asked)[1:] if word.casefold() in kind), "")
-            return re.sub(rf"\b{re.escape(before)}\b", bare, asked, count=1) if before else f"{asked} {fragment}"
+            before = next((word for word in v.words_of(question)[1:] if word.casefold() in kind), "")
+            return re.sub(rf"\b{re.escape(before)}\b", bare, question, count=1) if before else f"{question} {fragment}"
     return ""
 
 
-def _with_date(asked: str, fragment: str, new: re.Match[str]) -> str:
+def _with_date(question: str, fragment: str, new: re.Match[str]) -> str:
     """Return the last question with the given parts of its date exchanged and the larger parts kept."""
-    dates = [match for match in _DAY_OF_YEAR.finditer(asked) if match.start() and (match["month"] or match["year"])]
+    dates = [match for match in _DAY_OF_YEAR.finditer(question) if match.start() and (match["month"] or match["year"])]
     old = next(iter(dates), None)
     if old is None and fragment.isdecimal() and not new["year"]:
         return ""
     if old is None:
-        return f"{asked} {fragment if fragment != new[0] else 'in ' + fragment}"
+        return f"{question} {fragment if fragment != new[0] else 'in ' + fragment}"
     day = new["day"] or (old["day"] if not new["month"] else None)
     parts = (day, new["month"] or old["month"], new["year"] or old["year"])
-    before = asked[: old.start()]
+    before = question[: old.start()]
     if old["day"] and not day:
         before = re.sub(r"\bon(\s+)$", r"in\1", before)
-    return f"{before}{' '.join(part for part in parts if part)}{asked[old.end() :]}"
+    return f"{before}{' '.join(part for part in parts if part)}{question[old.end() :]}"
 
 
-def _after_preposition(fragment: str, asked: str, talk: Talk) -> str:
+def _after_preposition(fragment: str, question: str, talk: Talk) -> str:
     """'For the kitchen' replaces what follows 'for' in the last question, 'for Mill Quay 7' a name."""
     first, _, rest = fragment.partition(" ")
     if first.casefold() not in v.PREPOSITIONS or not rest:
         return ""
     whole = antecedents.fill_in(rest, talk) if antecedents.leans(rest) else rest
-    names = name_spans(asked)
+    names = name_spans(question)
     has_article = rest.split()[0].casefold() in v.DETERMINERS
     if names and (name_spans(f" {whole}") or not has_article):
         start, end = names[-1]
         if has_article:  # 'the flat in Elm Road' for 'the flat in Mill Quay 7'
-            start = next((phrase.start for phrase in phrases(asked) if phrase.end == end and phrase.is_name), start)
-            if article := re.search(r"\b(?:the|an?)\s+$", asked[:start], re.IGNORECASE):
+            start = next((phrase.start for phrase in phrases(question) if phrase.end == end and phrase.is_name), start)
+            if article := re.search(r"\b(?:the|an?)\s+$", question[:start], re.IGNORECASE):
                 start = article.start()
-            if last_word := re.match(rf"\s+{re.escape(whole.split()[-1])}\b", asked[end:]):  # 'room' of 'the Gull room'
+            # 'room' of 'the Gull room'
+            if last_word := re.match(rf"\s+{re.escape(whole.split()[-1])}\b", question[end:]):
                 end += last_word.end()
-        return f"{asked[:start]}{whole}{asked[end:]}"
-    old = re.search(rf"\b{first}\s+((?:[^\W_][^\s,]*\s*)+)$", asked, re.IGNORECASE)
+        return f"{question[:start]}{whole}{question[end:]}"
+    old = re.search(rf"\b{first}\s+((?:[^\W_][^\s,]*\s*)+)$", question, re.IGNORECASE)
     if old is None and first.casefold() in _OWNING:
-        old = re.search(r"\b(?:of|for)\s+((?:[^\W_][^\s,]*\s*)+)$", asked, re.IGNORECASE)
+        old = re.search(r"\b(?:of|for)\s+((?:[^\W_][^\s,]*\s*)+)$", question, re.IGNORECASE)
     if old and (same := phrases(f"{first} {old[1]}")):
-        return f"{asked[: old.start(1)]}{whole}{old[1][same[0].end - len(first) - 1 :]}"
-    return f"{asked} {first.casefold()} {whole}"
+        return f"{question[: old.start(1)]}{whole}{old[1][same[0].end - len(first) - 1 :]}"
+    return f"{question} {first.casefold()} {whole}"
 
 
-def _name(fragment: str, asked: str, _talk: Talk) -> str:
+def _name(fragment: str, question: str, _talk: Talk) -> str:
     """'And Ana?' replaces a name."""
     if not v.is_name(fragment) or fragment.split()[0].casefold() in v.DETERMINERS:
         return ""
     if fragment.isdecimal():
-        numbers = [match for match in re.finditer(r"\b\d+\b", asked) if not _YEAR.fullmatch(match[0])]
-        return f"{asked[: numbers[-1].start()]}{fragment}{asked[numbers[-1].end() :]}" if numbers else ""
+        numbers = [match for match in re.finditer(r"\b\d+\b", question) if not _YEAR.fullmatch(match[0])]
+        return f"{question[: numbers[-1].start()]}{fragment}{question[numbers[-1].end() :]}" if numbers else ""
     owns = re.search(r"['’]s?$", fragment) is not None
-    owner = re.search(r"(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", asked[1:])
+    owner = re.search(r"(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", question[1:])
     if owner:
         start, end = owner.start() + 1, owner.end() + 1
-        return f"{asked[:start]}{fragment if owns else fragment + chr(39) + 's'}{asked[end:]}"
-    for start, end in name_spans(asked):
-        return f"{asked[:start]}{fragment}{asked[end:]}"
+        return f"{question[:start]}{fragment if owns else fragment + chr(39) + 's'}{question[end:]}"
+    for start, end in name_spans(question):
+        return f"{question[:start]}{fragment}{question[end:]}"
     return ""
 
 
-def _phrase(fragment: str, asked: str, talk: Talk) -> str:
+def _phrase(fragment: str, question: str, talk: Talk) -> str:
     """'And the kitchen?' replaces the noun phrase that the last question asks about."""
-    known = [phrase for phrase in phrases(asked) if not is_time(phrase.text)]
+    known = [phrase for phrase in phrases(question) if not is_time(phrase.text)]
     if not known:
         return ""
     fragment = antecedents.fill_in(fragment, talk) if antecedents.leans(fragment) else fragment
@@ -200,16 +206,16 @@ def _phrase(fragment: str, asked: str, talk: Talk) -> str:
     for old in known:
         owner = re.match(r"(?:the\s+)?(.+?)['’]s?\s", old.text)
         if owner and words and v.stem(v.words_of(owner[1])[-1].casefold()) == v.stem(words[-1]):
-            return f"{asked[: old.start]}{fragment}{asked[old.start + owner.end(1) :]}"
+            return f"{question[: old.start]}{fragment}{question[old.start + owner.end(1) :]}"
     old = next((phrase for phrase in known if words and v.stem(phrase.head) == v.stem(words[-1])), known[-1])
     if tail := _time_tail(old.text):
         old = replace(old, text=old.text[: -len(tail[1])], end=old.end - len(tail[1]))
     start, end = _replaced(old, same_head=bool(words) and v.stem(old.head) == v.stem(words[-1]))
-    return f"{asked[: old.start + start]}{fragment}{asked[old.start + end :]}"
+    return f"{question[: old.start + start]}{fragment}{question[old.start + end :]}"
 
 
 def _time_tail(text: str) -> tuple[str, str] | None:
-    """Return the time at the end of a phrase with its preposition, and the same with the blank before it."""
+    """Return the time at the end of a phrase with its preposition, without and with the blank before it."""
     for match in re.finditer(r"\s+(?:in|on|at|since|until|from|during)\s+", f" {text}", re.IGNORECASE):
         time = f" {text}"[match.end() :]
         if is_time(time) and not _NEXT_YEAR.fullmatch(time):
@@ -219,9 +225,9 @@ def _time_tail(text: str) -> tuple[str, str] | None:
 
 
 def _replaced(phrase: Phrase, *, same_head: bool) -> tuple[int, int]:
-    """Return which part of a phrase is exchanged: of 'the width of the gate' what follows 'of'.
+    """Return the part of a phrase to exchange: 'the gate' in 'the width of the gate'.
 
-    Of 'the spring concert of the choir' what precedes it, if another concert is named.
+    If the fragment names another concert, it is 'the spring concert' in 'the spring concert of the choir'.
     """
     owner = re.match(r"(.*?)\s+of\s+", phrase.text)
     if owner and same_head:

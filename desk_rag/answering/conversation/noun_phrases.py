@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from desk_rag.answering.conversation import vocabulary as v
 
 _ARTICLES = v.DETERMINERS | frozenset(v.ORDINALS)
-"""Behind these a word is a noun, although it may be a verb elsewhere: 'the repair', 'the second work day'."""
+"""A word after one of these is a noun, even if it can be a verb: 'the repair', 'the second work day'."""
 _OTHERS = frozenset(
     ("i", "we", "you", "me", "us", "and", "or", "not", "much", "many", "long", "often", "if", "because", "one", "ones")
     + ("now", "currently", "still", "already", "yet", "ever", "never", "always")

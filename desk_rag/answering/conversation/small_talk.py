@@ -12,17 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import (
-    Answer,
-    AnswerEvent,
-    AnswerMode,
-    AnswerText,
-    Finished,
-    FirstToken,
-    Retrieved,
-    Stage,
-    Timings,
-)
+from desk_rag.answering.context import answer_without_sources
+from desk_rag.answering.events import AnswerEvent, AnswerText, Finished, FirstToken, Retrieved, Stage, Timings
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean
 
@@ -107,22 +98,7 @@ def answer(kind: Talk, message: str, store: Store, under: Sequence[Path]) -> Ite
     yield Retrieved(())
     yield FirstToken(timings)
     yield AnswerText(text)
-    yield Finished(
-        Answer(
-            question=message,
-            text=text,
-            found=True,
-            citations=(),
-            dropped_quotes=(),
-            sources=(),
-            timings=timings,
-            warm_chunks=0,
-            cold_chunks=0,
-            mode=AnswerMode.CACHED,
-            model="none (a fixed reply)",
-            raw="",
-        )
-    )
+    yield Finished(answer_without_sources(message, text, timings, found=True, model="none (a fixed reply)"))
 
 
 def _can_be_asked(store: Store, under: Sequence[Path]) -> str:

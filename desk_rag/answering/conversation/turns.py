@@ -36,7 +36,7 @@ class Turn:
 
 
 def turn_of(answer: Answer) -> Turn:
-    """Return what a finished answer leaves for the questions that follow."""
+    """Return what later questions may lean on in a finished answer."""
     cited = {citation.source_number for citation in answer.citations}
     sources = [source for source in answer.sources if source.number in cited]
     return Turn(

@@ -1,4 +1,4 @@
-"""English words that say how a question leans on what was said before it."""
+"""English function words, and which words of a question carry its topic."""
 
 from __future__ import annotations
 

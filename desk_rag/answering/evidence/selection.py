@@ -162,7 +162,7 @@ class _Penalties:
         penalty -= _NAMES_HOLDER * names_holder(self.question, sentence)
         unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
         unmet += self.objections.penalty(sentence) + self.objections.of_origin(place, sentence)
-        unmet += self.objections.of_cause(sentence) + self.siblings[place].penalty(sentence)
+        unmet += self.siblings[place].penalty(sentence)
         lookup = self.lookup
         is_row = lookup is not None and (place, begin, end) == lookup.row
         return penalty, unmet, place.labels, lookup.value if lookup is not None and is_row else None

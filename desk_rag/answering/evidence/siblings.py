@@ -1,7 +1,7 @@
-"""Notice that another line of the same document has more of the question's words than this one.
+"""Penalize a line if another line of the same document has more of the question's words.
 
-A list of bins, of shelves or of officers holds lines that look alike to models. What tells them apart is what only one
-of them has: 'When is the grey bin collected?' is answered by the line of the grey one, not by that of the green one.
+Lists of bins, shelves or officers hold lines that look alike to models. Only the words that one line has tell it from
+the others: 'When is the grey bin collected?' is answered by the line of the grey one, not by that of the green one.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, kind_asked
 from desk_rag.answering.requirements.mentions import is_time
-from desk_rag.answering.requirements.objections import asks_whether
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import LIGHT, fields

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked, verb_of_who
 from desk_rag.answering.requirements.stems import content_stems
 
 _CLAUSE_END = re.compile(
@@ -51,10 +51,6 @@ _WITH = re.compile(r"\b(?:with|including|incl\.?|and)\b", re.IGNORECASE)
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _NAME_AND_ROLE = re.compile(rf"(?P<name>{_NAME}(?:\s+{_NAME})*)\s+\((?P<role>[^()]+)\)")
 _BY_NAME = re.compile(rf"\bby\s+(?P<name>{_NAME}(?:\s+{_NAME})*)")
-_WHO_DOES = re.compile(
-    r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
-    re.IGNORECASE,
-)
 _PASSIVE = re.compile(r"\b(?:is|are|was|were|be|been|being)\s+(?:\w+ly\s+)?$", re.IGNORECASE)
 _PAIR = re.compile(
     r"[\"']?(?P<key>[^\W\d][\w-]*)[\"']?\s*[:=]\s*(?P<value>\([^()]*\)|\[[^\[\]]*\]|\"[^\"]*\"|'[^']*'|[^,{}()\[\]:=]+)"
@@ -93,7 +89,7 @@ class ValuePreference:
         self._wanted, self._unwanted = _changed_values(question, sentence)
         entry = _of_entry(question, sentence)
         self.is_whole = entry is not None
-        """The value is the short answer as it stands."""
+        """True if the value is the whole short answer."""
         self._wanted = entry or self._wanted or _by_agent(question, sentence) or _by_measure(question, sentence)
         self._wanted = self._wanted or _by_owner(question, sentence)
         if entry is None and kind_asked(question) is AnswerKind.NAME:
@@ -186,11 +182,11 @@ def _name_by_role(question: str, sentence: str) -> _Part | None:
 
 
 def _subject(question: str, sentence: str) -> _Part | None:
-    """The subject of the question's verb: Ana, for 'Who takes over the store?' and 'Ana takes over the store.'"""
-    match = _WHO_DOES.match(question.strip())
-    if match is None:
+    """The subject of the question's verb: Ana for 'Who takes over the store?' and 'Ana takes over the store.'"""
+    asked_verb = verb_of_who(question)
+    if not asked_verb:
         return None
-    (verb,) = content_stems(match["verb"]) or ("",)
+    (verb,) = content_stems(asked_verb) or ("",)
     does = next((word for word in re.finditer(r"[^\W\d_]+", sentence) if content_stems(word.group()) == {verb}), None)
     if (
         does is None

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source
 from desk_rag.answering.evidence.subjects import missing_subjects
-from desk_rag.answering.requirements.objections import Objections, asks_whether, says_all
+from desk_rag.answering.requirements.answer_kinds import asks_whether
+from desk_rag.answering.requirements.objections import Objections, says_all
 from desk_rag.answering.requirements.places import Place, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import fields, look_up

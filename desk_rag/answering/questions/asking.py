@@ -271,10 +271,10 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
             citation, today = done.citations[0], datetime.now(UTC).astimezone().date()
-            quote, labels = citation.quote, f"{citation.path.stem} {citation.location.heading}"
+            quote = citation.quote
             reason = (
                 misfit(question, done.text, quote)
-                or not_the_sum(question, done.text, quote, labels)
+                or not_the_sum(question, done.text, quote)
                 or past_note(question, done.text, today)
                 or _speaks_against(question, done)
                 or _one_of_several_rows(reader.store, question, done)
@@ -289,7 +289,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
 
 
 def _speaks_against(question: str, done: Answer) -> str:
-    """A sentence about the answer's kind or thing, where it is another than the question's; empty if it is not."""
+    """A sentence about what the quote only plans, or its passage lacks; empty if nothing speaks against the answer."""
     citation = done.citations[0]
     source = next((one for one in done.sources if one.number == citation.source_number), None)
     return "" if source is None else doubts.reason(question, done.text, citation.quote, place_of_source(source))

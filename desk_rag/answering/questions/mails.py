@@ -10,14 +10,16 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished
+from desk_rag.answering.events import Answer, AnswerEvent, Citation, Source
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import summary
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
+from desk_rag.answering.questions.one_fact.rewriting import rewritten
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.correspondence import Correspondents, Header, correspondents, header_of, headers
@@ -105,35 +107,34 @@ def answer(store: Store, embedder: EmbedderLike, question: str, under: Sequence[
 def name_correspondent(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
     """Pass on an answer; if the question asks who sent or received a mail, name them from the quoted mail's heading."""
     asks_recipient = bool(_TO_WHOM.match(question))
-    if not asks_recipient and not _WHO_SENT.match(question):
-        yield from events
-        return
-    text: list[AnswerEvent] = []
-    for event in events:
-        match event:
-            case AnswerText():
-                text.append(event)
-            case Finished(answer=done):
-                citation = done.citations[0] if done.found and len(done.citations) == 1 else None
-                source = next((one for one in done.sources if citation and one.number == citation.source_number), None)
-                header = None
-                if citation is not None and source is not None and not _tells_of_other(question, citation.quote):
-                    place = place_of_source(source)
-                    header = header_of(place, max(0, place.text.find(citation.quote)))
-                if header is None or header.begin < 0 or source is None:
-                    yield from text
-                    yield event
-                    return
-                name = header.recipients if asks_recipient else header.sender
-                line = QuoteFinder([source]).find(source.text[header.begin : header.end])
-                citations = done.citations
-                if line is not None and line not in citations:
-                    yield Evidence(line, done.support)
-                    citations = (*citations, line)
-                yield AnswerText(name)
-                yield Finished(replace(done, text=name, citations=citations))
-            case _:
-                yield event
+    if asks_recipient or _WHO_SENT.match(question):
+        events = rewritten(events, partial(_with_correspondent, question, asks_recipient))
+    yield from events
+
+
+def _with_correspondent(question: str, asks_recipient: bool, done: Answer) -> Answer | None:
+    """The answer with the sender or recipients by the heading of the quoted mail; None where no heading says."""
+    citation = done.citations[0] if done.found and len(done.citations) == 1 else None
+    source = _source_of(done, citation) if citation is not None else None
+    if citation is None or source is None or _tells_of_other(question, citation.quote):
+        return None
+    header = _heading_above(source, citation.quote)
+    if header is None:
+        return None
+    line = QuoteFinder([source]).find(source.text[header.begin : header.end])
+    citations = (citation,) if line is None or line == citation else (citation, line)
+    return replace(done, text=header.recipients if asks_recipient else header.sender, citations=citations)
+
+
+def _source_of(done: Answer, citation: Citation) -> Source | None:
+    return next((source for source in done.sources if source.number == citation.source_number), None)
+
+
+def _heading_above(source: Source, quote: str) -> Header | None:
+    """The heading of the mail that the quote is from; None if the passage does not hold it."""
+    place = place_of_source(source)
+    header = header_of(place, max(0, place.text.find(quote)))
+    return header if header is not None and header.begin >= 0 else None
 
 
 def _tells_of_other(question: str, quote: str) -> bool:
@@ -144,32 +145,16 @@ def _tells_of_other(question: str, quote: str) -> bool:
 
 def name_first_person(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
     """Pass on an answer; where it names a person as 'I' or 'my', name the sender of the quoted mail by its heading."""
-    if kind_asked(question) is not AnswerKind.NAME:
-        yield from events
-        return
-    text: list[AnswerEvent] = []
-    for event in events:
-        if isinstance(event, AnswerText):
-            text.append(event)
-            continue
-        named = _with_sender(event.answer) if isinstance(event, Finished) else None
-        if named is not None:
-            yield Evidence(named.citations[-1], named.support)
-            yield AnswerText(named.text)
-            yield Finished(named)
-        else:
-            yield from text if isinstance(event, Finished) else ()
-            yield event
+    yield from rewritten(events, _with_sender) if kind_asked(question) is AnswerKind.NAME else events
 
 
 def _with_sender(done: Answer) -> Answer | None:
     """The answer with the sender in place of 'I'; None for other answers, and where no heading names the sender."""
     if not done.found or len(done.citations) != 1 or not _FIRST_PERSON.fullmatch(done.text.strip(" .")):
         return None
-    source = next((one for one in done.sources if one.number == done.citations[0].source_number), None)
-    place = place_of_source(source) if source is not None else None
-    header = header_of(place, max(0, place.text.find(done.citations[0].quote))) if place is not None else None
-    if source is None or header is None or header.begin < 0:
+    source = _source_of(done, done.citations[0])
+    header = _heading_above(source, done.citations[0].quote) if source is not None else None
+    if source is None or header is None:
         return None
     line = QuoteFinder([source]).find(source.text[header.begin : header.end])
     if line is None:

@@ -222,9 +222,9 @@ def _side_by_side(question: str) -> tuple[str, str] | None:
     """The two questions of 'Compare the rent of 2021 with that of 2024' and the like; None for others."""
     for pattern in _SIDE_BY_SIDE:
         if match := pattern.match(question):
-            of = match.groupdict().get("of") or "of"
+            preposition = match.groupdict().get("of") or "of"
             one, other = _named_alike(match["one"].strip(), match["other"].strip())
-            asks = f"What is {match['thing']} {of}"
+            asks = f"What is {match['thing']} {preposition}"
             return _as_question(f"{asks} {one}"), _as_question(f"{asks} {other}")
     match = _AGAINST.match(question)
     if match is None:
@@ -260,8 +260,8 @@ def _without_comma(question: str) -> tuple[str, str] | None:
         return _as_question(f"{asks} {match['first']}{time}"), _as_question(f"{asks} {match['second']}{time}")
     if match := _TWO_OF_ONE.match(question):
         second = match["second"] if match["second"].lower().startswith("the ") else f"the {match['second']}"
-        asks, of = match["asks"], match["of"]
-        return _as_question(f"{asks} {match['first']} {of}"), _as_question(f"{asks} {second} {of}")
+        asks, owner = match["asks"], match["of"]
+        return _as_question(f"{asks} {match['first']} {owner}"), _as_question(f"{asks} {second} {owner}")
     match = _WITHOUT_COMMA.match(question)
     if match is None:
         return None

@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.context import SourceFiles, source_of
+from desk_rag.answering.context import SourceFiles, answer_without_sources, source_of
 from desk_rag.answering.events import (
-    READ_BY_WORDS,
-    Answer,
     AnswerEvent,
-    AnswerMode,
     AnswerText,
     Basis,
     Citation,
@@ -203,7 +200,7 @@ def finish(
     began, passages, files = read
     timings = Timings((Stage("read", time.perf_counter() - began),))
     done = replace(
-        _without_model(question, text, timings),
+        answer_without_sources(question, text, timings),
         found=found,
         citations=shown.citations,
         sources=shown.sources,
@@ -226,25 +223,7 @@ def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
     yield Retrieved(())
     yield FirstToken(timings)
     yield AnswerText(text)
-    yield Finished(_without_model(question, text, timings))
-
-
-def _without_model(question: str, text: str, timings: Timings) -> Answer:
-    """Return an answer without sources that no model wrote."""
-    return Answer(
-        question=question,
-        text=text,
-        found=False,
-        citations=(),
-        dropped_quotes=(),
-        sources=(),
-        timings=timings,
-        warm_chunks=0,
-        cold_chunks=0,
-        mode=AnswerMode.CACHED,
-        model=READ_BY_WORDS,
-        raw="",
-    )
+    yield Finished(answer_without_sources(question, text, timings))
 
 
 def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:

@@ -1,4 +1,4 @@
-"""Take the number to add up from a line, add such numbers up exactly, and tell where an answer is no such sum."""
+"""Find the number of a line that is to be added up, add exactly, and notice answers that are no such sum."""
 
 from __future__ import annotations
 
@@ -38,22 +38,12 @@ _ASKS_SEVERAL = re.compile(
     r"(?:two|three|four|five|six|seven|eight|nine|ten|both|\d{1,2})\s+(?:[\w-]+\s+){0,3}?(?P<things>[\w-]+s)\s*(?=[?.]|$|\b(?:in|of|from|for)\b)",
     re.I,
 )
-_SUPERLATIVE = re.compile(
-    r"\b(?P<word>highest|lowest|largest|biggest|smallest|longest|shortest|cheapest|dearest|oldest|youngest|heaviest|lightest|tallest"
-    r"|widest|deepest|fastest|slowest|best|worst|(?<!\bat\s)(?:most|least)(?!\s+(?:of|likely|recent)))\b",
-    re.I,
-)
-_SAYS_EXTREME = re.compile(
-    r"\b(?:\w{3,}est|most|least|maxim\w+|minim\w+|records?|limits?|above|below|over|under|up\s+to|beyond|more\s+than|less\s+than|only"
-    r"|exceed\w*|max|min|no\s+(?:more|less|larger|longer)|upper|lower|top|first|last)\b",
-    re.I,
-)
 _PART = "The question asks for a total, and the quote may be only one part of it"
 _SAYS_TOTAL = re.compile(r"\b(?:totals?|sum|altogether|in\s+all|gesamt\w*|summe)\b", re.I)
 
 
 def amount_of(text: str, asked: str) -> Decimal | None:
-    """The one number of a line that the question asks to add up; None if there is none or it is not clear which."""
+    """The number of a line that the question asks to add up; None if there is none or more than one."""
     amount = column_and_amount(text, asked)
     return None if amount is None else amount[1]
 
@@ -82,7 +72,7 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def measure_of(column: str, value: str) -> str:
-    """The unit of measure in the name of a column or behind a number, so that it is no money; '' for none."""
+    """The unit of measure in a column's name or after a number, which shows that it is no money; '' for none."""
     if _RATE_OR_MONEY.search(f"{column} {value}"):
         return ""
     behind = re.sub(r"^\W*\d[\d.,]*", "", value)
@@ -91,7 +81,7 @@ def measure_of(column: str, value: str) -> str:
 
 
 def written(amounts: Sequence[Decimal]) -> str:
-    """The sum, with as many decimals as the amount with the most."""
+    """The sum, with as many decimals as the most precise amount."""
     places = max((max(0, -int(amount.as_tuple().exponent)) for amount in amounts), default=0)
     return f"{sum(amounts, Decimal(0)):,.{places}f}"
 
@@ -107,18 +97,12 @@ def asks_money(question: str) -> bool:
     return _ASKS_MONEY.search(question.strip()) is not None
 
 
-def not_the_sum(question: str, answer: str, quote: str, labels: str = "") -> str:
-    """Return a sentence that says why an answer is not the money, the total or the most asked for; empty if it may be.
-
-    `labels` are name and heading of the file.
-    """
+def not_the_sum(question: str, answer: str, quote: str) -> str:
+    """Return a sentence that says why an answer is not the money or the total asked for; empty if it may be."""
     if asks_money(question):
         columns = [column for column, value in fields_of(quote).items() if value == answer] or [""]
         if measure := measure_of(columns[0], answer):
             return f"The question asks for money, and “{answer}” has the unit “{measure}”"
-    most = _SUPERLATIVE.search(question)
-    if most is not None and not _SAYS_EXTREME.search(f"{quote} {labels}"):
-        return f"The question asks for the {most['word'].lower()}, and the quote does not say that it is"
     return _PART if _is_part(question, quote) else ""
 
 

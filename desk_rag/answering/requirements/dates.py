@@ -80,7 +80,7 @@ def without_dates(text: str) -> str:
 
 
 def relative_note(answer: str, written: date, name: str) -> str:
-    """A sentence that says of which day an answer such as 'two years from today' speaks; empty for other answers."""
+    """A sentence that names the day meant by an answer such as 'two years from today'; empty for other answers."""
     period = _PERIOD.search(answer)
     if period is not None:
         end = _day_after(written, period["count"].lower(), period["unit"].lower())
@@ -90,7 +90,7 @@ def relative_note(answer: str, written: date, name: str) -> str:
 
 
 def past_note(question: str, answer: str, today: date) -> str:
-    """A sentence that says that the day given as the next one is over; empty for other questions and days."""
+    """A sentence that says that a day given as the next one is past; empty for other questions and days."""
     days = [one for one in dates(answer) if one.year]
     if not days or dates(question) or not _ASKS_NEXT.search(question):
         return ""

@@ -56,7 +56,7 @@ class Keyed:
 
 
 def look_up_key(question: str, places: Sequence[Place]) -> Keyed | None:
-    """Return the value of the key that the question spells out; None if none is, or several are."""
+    """Return the value of the key that the question spells out; None if it spells out no key, or several."""
     wanted = content_stems(question) - _LIGHT - (_MONEY if _COSTS.search(question) else set())
     if not wanted or definition_asked(question):
         return None

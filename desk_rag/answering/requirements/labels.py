@@ -104,7 +104,7 @@ def property_asked(question: str) -> str:
 
 
 def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
-    """Return the value under the label that is asked for; None if none is, or several differ."""
+    """Return the value under the label that is asked for; None without such a label, or if several values differ."""
     property_stems = content_stems(property_asked(question))
     if not property_stems:
         return None
@@ -123,7 +123,7 @@ def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
 
 
 def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
-    """Return the one phone number or mail address in a sentence about the person that is named; None if none is."""
+    """Return the only phone number or mail address in a sentence about the named person; None without one."""
     pattern = _CONTACTS.get(kind_asked(question))
     requirements = Requirements(question)
     if pattern is None or not requirements:
@@ -140,7 +140,7 @@ def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
 
 
 def measure_asked(question: str) -> re.Pattern[str] | None:
-    """The form of what answers 'How long is …?', 'How much is …?' and the like; None for other questions."""
+    """Pattern of a measure that answers 'How long is …?', 'How much is …?' and the like; None for other questions."""
     return next((says for asks, says in _MEASURES if asks.match(question.strip())), None)
 
 

@@ -1,7 +1,7 @@
-"""Objections to a sentence as the answer to a question, whatever models think of it.
+"""Penalize sentences that cannot answer a question, however high the models score them.
 
-'Keys are stored before the rotary position is applied' says nothing new to somebody who asks why they are. A statement
-of a program seldom answers a question in plain words, and a sentence without any time none that begins with 'when'.
+'Keys are stored before the rotary position is applied' does not answer why they are. A line of code seldom answers a
+question in plain words, and a sentence that names no time never answers 'when'.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import date
 
 from desk_rag.answering.requirements.answer_kinds import (
     AnswerKind,
+    asks_whether,
     is_of_kind,
     kind_asked,
     only_dates_document,
@@ -24,9 +25,6 @@ from desk_rag.answering.requirements.statements.plans import asks_when_done, onl
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
-_ASKS_WHETHER = re.compile(
-    r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
-)
 _NAMES_CODE = re.compile(
     r"\w_\w|[a-z][A-Z]|\w\.\w|\w\(|::|`"
     r"|\b(?:functions?|methods?|class(?:es)?|modules?|constants?|variables?|tests?|code|source|implement\w*|defined)\b"
@@ -49,16 +47,6 @@ _ASKS_STORAGE = re.compile(
 _STORAGE = re.compile(
     r"\d\s?(?:[kmgt]i?b|\w*bytes?|%|per\s?cent)\b|_(?:[kmgt]i?b|bytes)\b|\b(?:none|no|nothing|half)\b", re.I
 )
-_ASKS_END = re.compile(
-    r"^(?:until\s+)?(?:when|how\s+long)\b.*\b(?:end|expire|finish|run\s+out|over|close)(?:s|d|es|ed)?\b", re.I
-)
-_ASKS_START = re.compile(r"^(?:from\s+|since\s+)?when\b.*\b(?:start|begin|began|begun|open)(?:s|ed)?\b", re.I)
-_END = re.compile(
-    r"\b(?:end|expir|finish|until|till|r[ua]ns?\s+out|over|clos|terminat|through|lasts?|lasted|to)\w*", re.I
-)
-_START = re.compile(r"\b(?:start|begin|began|begun|open|from|since|as\s+of|commenc|first)\w*", re.I)
-_BEGINS = re.compile(r"\b(?:start|begin|began|begun|commenc)\w*", re.I)
-_ENDS = re.compile(r"\b(?:end|expire|finish)(?:s|es|ed|d)?\b", re.I)
 _OF_A_NAME = re.compile(r"^[^\W\d_a-z][\w.’'-]*(?:\s[^\W\d_a-z][\w.’'-]*)+,\s[^:;]{2,30}:\s")
 _CONTACT = content_stems(
     "phone telephone mobile cell fax number email mail e-mail address call ring dial reach live lives lived"
@@ -77,16 +65,7 @@ _INSTEAD = tuple(
         ("born", "die"),
     )
 )  # fmt: skip
-"""Things that are done, each with what happens before it or in its place."""
-_ASKS_WHY = re.compile(r"^(?:and\s+)?(?:why|for\s+what\s+reason|what\s+(?:is|was)\s+the\s+reason|how\s+come)\b", re.I)
-_CAUSE = re.compile(
-    r"\b(?:because|since|as|due\s+to|owing\s+to|reasons?|so|therefore|thus|hence|why|caus\w+|thanks\s+to|otherwise|in\s+order"
-    r"|to\s+(?:avoid|prevent|keep|save|make|protect|be|let|give|get)|fear|afraid|too|enough|cannot|can['’]t|could\s+not|couldn['’]t|unless"
-    r"|fault|blame|broke\w*|fail\w*|forgot|lost|wrong|missing|lack\w*|no\s+longer|if|who|which|after|when)\b|[(:—–]",
-    re.I,
-)
-_NO_CAUSE = 1.5
-"""Log-odds that a sentence without a sign of a cause loses as an answer to 'why'."""
+"""Deeds, each with the deeds that come before it or in its place."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
 _OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
@@ -102,14 +81,11 @@ class Objections:
     def __init__(self, question: str) -> None:
         self._question = question
         self._kind = kind_asked(question)
-        self._ends = _ASKS_END.search(question.strip()) is not None
-        self._starts = _ASKS_START.search(question.strip()) is not None
         self._plain = not names_code(question)
         self._known = set[str]() if asks_whether(question) else content_stems(question)
         self._storage = _ASKS_STORAGE.search(question.strip()) is not None
         asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS, AnswerKind.POSTAL)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
-        self._why = _ASKS_WHY.search(question.strip()) is not None
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
@@ -118,14 +94,12 @@ class Objections:
         self._no_header = not of_event and not asks_of_letters(question)
 
     def penalty(self, sentence: str) -> float:
-        """The log-odds that a sentence loses."""
+        """Log-odds to subtract from a sentence's score."""
         plain = sentence.strip()
         stems = content_stems(sentence)
         is_other = (
             self._kind is not None and not is_of_kind(self._kind, sentence),
             only_proposed(self._question, sentence) or only_dates_document(self._question, sentence),
-            self._ends and _BEGINS.search(sentence) and not _END.search(sentence),
-            self._starts and _ENDS.search(sentence) and not _START.search(sentence),
             self._whose and _OF_A_NAME.match(sentence) and not _share(self._whose, stems),
             self._says_meaning is not None and not self._says_meaning.search(sentence),
             _tells_other(self._instead, stems),
@@ -140,22 +114,18 @@ class Objections:
         lost += _OVER * (self._done and only_planned(sentence))
         return lost + _CONTRARY * is_contrary(self._question, sentence)
 
-    def of_cause(self, sentence: str) -> float:
-        """The log-odds that a sentence without a sign of a cause loses for 'why'; it may be one all the same."""
-        return _NO_CAUSE if self._why and not _CAUSE.search(sentence) else 0.0
-
     def of_origin(self, place: Place, sentence: str) -> float:
-        """The log-odds that a sentence loses for where it stands.
+        """Log-odds to subtract for the place of the sentence.
 
-        Words of a program lose where the question is in plain words; constants lose nothing.
+        Program code loses where the question is in plain words; constants lose nothing.
         """
         lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         return lost + self.of_passage(place, sentence)
 
     def of_passage(self, place: Place, sentence: str) -> float:
-        """The log-odds that a sentence loses as one about another thing than its passage.
+        """Log-odds to subtract if the passage shows that the sentence is about another thing.
 
-        One below the date of a diary gets back what it lost for saying no time, or nothing but what the question says.
+        An entry below the date of a diary regains what it lost for naming no time or only repeating the question.
         """
         lost = _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
         if self._kind is not AnswerKind.TIME or not dated_heading(place, sentence):
@@ -165,7 +135,7 @@ class Objections:
 
 
 def definition_asked(question: str) -> re.Pattern[str] | None:
-    """The form of a sentence that says what the thing of 'What is a …?' means; None for other questions.
+    """Pattern of sentences that define the thing of 'What is a …?'; None for other questions.
 
     'A chunk is …', 'word: chunk; means: …'
     """
@@ -177,29 +147,22 @@ def definition_asked(question: str) -> re.Pattern[str] | None:
 
 
 def _instead_of(stems: set[str]) -> list[tuple[set[str], set[str]]]:
-    """What a question asks of being done, each with what must not be told in its place."""
+    """The deeds that a question asks about, each with the deeds that do not answer it (borrowed, for returned)."""
     return [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
 
 
 def _tells_other(pairs: list[tuple[set[str], set[str]]], stems: set[str]) -> bool:
-    """True if a sentence tells when a thing was lent, where the question asks when it was returned."""
+    """True if a sentence says when a thing was lent and the question asks when it was returned."""
     return any(not asked & stems and instead & stems for asked, instead in pairs)
 
 
 def _share(stems: set[str], others: set[str]) -> bool:
-    """True if one of the words is among the others."""
+    """True if any of the stems is among `others`."""
     return any(has_stem(stem, others) for stem in stems)
 
 
-def asks_whether(question: str) -> bool:
-    """True if a question asks for yes or no."""
-    return _ASKS_WHETHER.match(question.strip()) is not None
-
-
 def says_all(question: str, sentence: str, labels: str = "") -> bool:
-    """True if a sentence, with the labels it stands under, has all words of a question that carry meaning.
-
-    It must have what may be an answer of its kind, too.
+    """True if a sentence and its labels have all content words of a question, and an answer of the kind asked for.
     """
     kind, wanted = kind_asked(question), content_stems(question) - _HOW
     stems = content_stems(f"{sentence}\n{labels}")

@@ -40,7 +40,7 @@ _NO_NAMES = frozenset(
 
 
 class Fit(IntEnum):
-    """Degree to which a place meets one requirement, the best first."""
+    """How well a place meets one requirement, best first."""
 
     STATED = 0
     """The sentence or what it stands under has the value."""
@@ -96,7 +96,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class _Reference(Requirement):
-    """A reference number; a passage that has it further below is about it too, unless the sentence has another."""
+    """A reference number. A passage that has it below the sentence is about it too, unless the sentence has another."""
 
     def fit(self, place: Place, begin: int, end: int) -> Fit:
         """Compare with characters [begin, end) of the place's text."""
@@ -107,7 +107,7 @@ class _Reference(Requirement):
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A proper name or code; one that is missing may be written otherwise, so nothing is another value of it."""
+    """A proper name or code. A missing one may be spelled differently, so no other name contradicts it."""
 
     asked: str
     stems: frozenset[str]
@@ -128,7 +128,7 @@ class _Name:
         return Fit.STATED if self._in(f"{place.text} {place.labels}") else Fit.MISSING
 
     def _labels_another_line(self, place: Place, begin: int, end: int) -> bool:
-        """True if lines of the chunk stand under names, such as contacts do, and this one under another."""
+        """True if the chunk's lines are labelled with names, as contacts are, and this line with another name."""
         own = _UNDER_NAME.match(place.text[begin:end]) or _BEFORE_DASH.match(place.text[begin:end])
         if own is None or self._in(own["name"]):
             return False
@@ -168,7 +168,7 @@ class _Letter:
 
 
 class Requirements:
-    """The demands of one question on its evidence; falsy if there are none."""
+    """What one question requires of its evidence; falsy if it requires nothing."""
 
     def __init__(self, question: str) -> None:
         self._question = without_titles(question)
@@ -179,11 +179,11 @@ class Requirements:
             Requirement(asked, kind, frozenset({value}))
             for kind, value, asked in (*dated_kinds(self._question), *numbered_kinds(self._question))
         ]
-        named = [each.asked for each in valued]
+        named = [requirement.asked for requirement in valued]
         valued += [
             _Reference(asked, kind, frozenset({value}))
             for kind, value, asked in codes(self._question)
-            if not any(asked in other for other in named)
+            if not any(asked in words for words in named)
         ]
         asked_texts = [each.asked for each in valued]
         who = correspondents(self._question)
@@ -232,7 +232,7 @@ class Requirements:
 
 
 def _names(question: str, taken: Sequence[str]) -> list[_Name]:
-    """The proper names and codes of a question, apart from words that are required otherwise."""
+    """The proper names and codes of a question, without words that another requirement covers (`taken`)."""
     words = list(_NAME.finditer(question))
     runs: list[list[str]] = []
     owned: list[str] = []

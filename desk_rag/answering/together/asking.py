@@ -1,6 +1,6 @@
 """Answer several questions at once with one engine: retrieval and evidence in turns, loads and passes together.
 
-Every answer is given by the engine's own code over a cache of its own, so its words are those that it has alone.
+Each answer runs the engine's own code over its own cache, so its text is the same as when it is asked alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from desk_rag.device_lock import HeldLock
 from desk_rag.model.memory import device as device_memory
 
 MOST = 8
-"""Questions at once; more gain little, see "Several questions as one pass" in bench/LOG.md."""
+"""Maximum number of questions at once; more gain little, see "Several questions as one pass" in bench/LOG.md."""
 _SHARE = 0.5
 """Largest share of free GPU memory for the caches of several answers."""
 
@@ -42,10 +42,10 @@ class Together:
 
     @classmethod
     def of(cls, engine: AnswerEngine, questions: int) -> Together | None:
-        """For so many questions; None where they are answered sooner, or only, one after the other.
+        """Prepare to answer up to `questions` at once; None where they must, or had better, be answered one by one.
 
-        That is so without a GPU, with lazy attention, with recompute, for models that need their own pass, and where
-        memory is short.
+        That is the case without a GPU, with lazy attention, with recompute, for models that need their own pass, and
+        where memory is short.
         """
         target, _, fused = engine.loading
         device = target.model.device
@@ -61,9 +61,9 @@ class Together:
 
     @contextmanager
     def answering(self, asks: Sequence[Ask]) -> Iterator[list[Iterator[AnswerEvent]]]:
-        """Yield the events of each answer, to be read in any order; holds the device.
+        """Yield an iterator of events for each question, to be read in any order; holds the device.
 
-        What an answer raises is raised where its events are read. What is not read is given up at the end.
+        An answer's error is raised where its events are read. Answers that are not read to their end are cancelled.
         """
         assert len(asks) <= self.most
         events = [deque[AnswerEvent]() for _ in asks]

@@ -1,4 +1,4 @@
-"""Chunk KV of several answers by one load: what more than one of them wants is read once."""
+"""Load the chunk KV of several answers together, so that a chunk which several of them need is read once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from desk_rag.store.store import Store
 
 @dataclass(slots=True, eq=False)
 class LoadWish:
-    """Chunks that one answer waits for to be looked up and their loading to begin."""
+    """Request of one answer to look up its chunks and begin to load them."""
 
     keys: list[KVKey]
     loads: list[tuple[LoadPart, frozenset[int]]] = field(default_factory=list)
-    """Once it is served: its part of the load, and the indices of chunks that are prefilled because that is faster."""
+    """Set when served: the answer's part of the load, and the indices of chunks that are faster to prefill."""
     error: BaseException | None = None
     is_served: bool = False
 
 
 class MemberConnector(KVConnector):
-    """Loads for one of several answers; what keeps the chunk KV is `connector`'s."""
+    """Connector of one of several answers; the chunk KV in memory belongs to `connector`."""
 
     def __init__(
         self, connector: KVConnector, store: Store, target: CacheTarget, wait_for: Callable[[LoadWish], None]

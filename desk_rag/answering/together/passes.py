@@ -112,9 +112,9 @@ class Rows:
             wish.logits = logits[index : index + 1]
 
     def _recorded(self, wishes: Sequence[PassWish]) -> int:
-        """For how many questions the pass is run: for a few more, if there are graphs for these already.
+        """Number of questions to run the pass with: slightly more than given if CUDA graphs of that size are recorded.
 
-        The last question is then run again beside itself, which writes the same to the same slots.
+        The last question then fills the surplus rows; each copy writes the same values to the same slots.
         """
         count = len(wishes)
         sizes = self._decoder.recorded(max(len(wish.token_ids) for wish in wishes))

@@ -1,7 +1,7 @@
 """Run several answers in turns: each on a thread of its own, only one at a time, until all of them wait for something.
 
-What they wait for is then served together. So the code of an answer stays as it is for one question alone, and nothing
-it uses is ever called by two at once.
+Their requests are then served together. The code of an answer is thus the same as for one question, and nothing that
+it uses is ever called by two threads at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Member(Generic[W]):
         self.wish: W | None = None
         self.ended = False
         self.error: BaseException | None = None
-        """What ended it, unless its work was done."""
+        """The error that ended it; None if it finished."""
 
     def wait_for(self, wish: W) -> None:
         """Wait until `wish` is served. Raises its error, or Cancelled."""
@@ -50,7 +50,7 @@ class Member(Generic[W]):
             raise wish.error
 
     def resume(self) -> None:
-        """Let it work until it waits again or ends."""
+        """Run it until it waits again or ends."""
         if self._thread.ident is None:
             self._thread.start()
         else:

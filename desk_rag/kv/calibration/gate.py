@@ -84,7 +84,7 @@ class GateReport:
 
     @property
     def notice(self) -> str:
-        """Sentence about a measurement that did not come to its end; else empty."""
+        """Sentence about a measurement that was not completed; else empty."""
         if self.complete:
             return ""
         exact = sum(layer.raw for layer in self.scheme.layers)
@@ -99,7 +99,7 @@ class GateReport:
 
 @dataclass(slots=True)
 class Progress:
-    """Results of an unfinished measurement, and who hears how it goes on and may end it."""
+    """Results of an unfinished measurement, and the listener that is told of its progress and may end it."""
 
     moves: Moves = field(default_factory=Moves)
     say: Callable[[str], None] = lambda text: None
@@ -112,7 +112,7 @@ class Progress:
     _started: float = 0.0
 
     def start(self) -> None:
-        """Begin to count the time."""
+        """Start the clock."""
         self._started = time.monotonic()
 
     def goes_on(self, share: float = 1.0) -> bool:
@@ -184,7 +184,7 @@ class _GroupRun:
 
 
 def _fitting(chunks: Sequence[list[int]], room: int) -> list[list[int]]:
-    """Return the first chunks that a short window has room for; the first alone may be cut."""
+    """Return the first chunks that fit a short window; only the very first may be cut."""
     fitting = [chunks[0][:room]]
     for chunk in chunks[1:]:
         if sum(map(len, fitting)) + len(chunk) <= room:

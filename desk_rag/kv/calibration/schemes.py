@@ -1,4 +1,4 @@
-"""Search the coarsest coding of a model's layers that passes a test, with few tests.
+"""Find the coarsest coding of a model's layers that passes a test, with few tests.
 
 Layers move one step finer, one at a time: always the layer that causes the largest divergence when it alone is
 quantized. What a layer causes alone does not depend on the others, so each of its steps is measured once, and the order
@@ -34,7 +34,7 @@ def coarsest(
     divergence_alone: Callable[[int, LayerScheme], float],
     passes: Callable[[QuantScheme], bool],
 ) -> tuple[QuantScheme, bool]:
-    """Return the coarsest coding with at least one move that passes, and whether the search came to its end.
+    """Return the coarsest coding with at least one move that passes, and whether the search was completed.
 
     Raw layers pass without a test. If a measurement raises OutOfTime, the coarsest coding that is known to pass is
     returned.
@@ -57,7 +57,7 @@ def coarsest(
 
 
 class _Order:
-    """The order in which layers move, as far as it was asked for."""
+    """The order in which layers move, as far as it has been determined."""
 
     def __init__(self, num_layers: int, moves: Moves, divergence_alone: Callable[[int, LayerScheme], float]) -> None:
         self._num_layers, self._moves, self._divergence_alone = num_layers, moves, divergence_alone

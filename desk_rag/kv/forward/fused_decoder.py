@@ -128,7 +128,7 @@ class FusedDecoder:
                     self._pieces_for(batch, bucket)
 
     def recorded(self, count: int) -> list[int]:
-        """Numbers of questions of `count` tokens that there are graphs for."""
+        """Numbers of questions of `count` tokens for which graphs are recorded."""
         bucket = bucket_of(count)
         return sorted({size for size, its in (*self._piecewise_graphs, *self._attention_graphs) if its == bucket})
 

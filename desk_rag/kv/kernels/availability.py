@@ -1,4 +1,4 @@
-"""Choose the kernel that places int8 chunks, once it agreed with the reference; random chunk KV for such checks."""
+"""Choose the kernel that places int8 chunks once it agreed with the reference; make random chunk KV to check it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Rates:
         return self.loading(chunks) + self.question_seconds + len(chunks) * self.chunk_seconds
 
     def full_prefill(self, num_tokens: int) -> float:
-        """Return the seconds of full prefill of a prompt with so many tokens in chunks; infinite if not measured.
+        """Return the seconds of full prefill of a prompt with this many chunk tokens; infinite if not measured.
 
         Linear between the lengths that were measured and beyond the longest; short prompts take as long as the
         shortest of them, because launches take longer than arithmetic there.
@@ -127,10 +127,10 @@ def to_prefill(chunks: Sequence[StoredChunk], rates: Rates) -> frozenset[int]:
 
 
 def whole_is_faster(chunks: Sequence[StoredChunk], rates: Rates) -> bool:
-    """Return whether full prefill of all of these chunks is to be preferred to loading them."""
+    """Return whether full prefill of all these chunks is better than loading them."""
     return rates.cached(chunks) > _PROMISE * rates.full_prefill(sum(chunk.num_tokens for chunk in chunks))
 
 
 def never_loads(lengths: Sequence[int], rates: Rates) -> bool:
-    """Return whether full prefill is to be preferred even where chunks of these lengths are in device memory."""
+    """Return whether full prefill is better even if chunks of these lengths are in device memory."""
     return whole_is_faster([StoredChunk(tokens, 0, Tier.DEVICE) for tokens in lengths], rates)

@@ -1,4 +1,4 @@
-"""One question's chunks of a load that several questions share: a chunk that more than one wants is read once."""
+"""One question's part of a load that several questions share; a chunk that several need is read once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def distinct(wanted: Sequence[Sequence[K]]) -> tuple[list[K], list[list[int]]]:
-    """Return everything wanted, once, and for each question the indices of what it wants."""
+    """Return each wanted key once, and for each question the indices of its keys."""
     places = {key: index for index, key in enumerate(dict.fromkeys(key for keys in wanted for key in keys))}
     return list(places), [[places[key] for key in keys] for keys in wanted]
 

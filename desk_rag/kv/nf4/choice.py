@@ -67,7 +67,7 @@ Choose = Callable[[Sequence[Nf4Product], int], bool]
 
 
 def kernel_is_better(products: Sequence[Nf4Product], count: int) -> bool:
-    """True if the kernel agrees with bitsandbytes on each of these products, and is faster."""
+    """True if the kernel agrees with bitsandbytes on each of these products and is faster."""
     first = products[0]
     matrix, dtype = first.matrix, first.dtype
     if matrix is None or matrix.codes.device.type != "cuda":
@@ -124,7 +124,7 @@ class Nf4Products:
         }
 
     def prepare(self, count: int) -> None:
-        """Choose how so many rows are multiplied; what is chosen stays."""
+        """Choose how to multiply this many rows; the choice is kept."""
         for key, group in self._groups.items():
             by_kernel = group[0].by_kernel
             if key is None or count > MOST_ROWS or count in by_kernel:

@@ -1,4 +1,4 @@
-"""Launch the nf4 kernel: how the work is divided, and where its partial sums lie."""
+"""Launch the nf4 kernel: divide the work among programs and provide memory for partial sums."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def constants(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning) 
 
 @functools.lru_cache(maxsize=64)
 def _launch(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning, _even: bool) -> CompiledLaunch:
-    """The same one for the same kernel; numbers of columns that 16 divides have one of their own."""
+    """The cached launch of this kernel; column counts that are multiples of 16 have a launch of their own."""
     options: dict[str, object] = {"num_warps": tuning.warps, "num_stages": tuning.stages}
     return CompiledLaunch(kernel.multiply, constants(tokens, dtype, biased, tuning), options)
 
 
 @functools.cache
 def _counters(device: torch.device) -> torch.Tensor:
-    """Counters of finished shares, 0 between launches; a graph keeps their address, so they stay for good."""
+    """Counters of finished shares, 0 between launches; never freed, because recorded graphs hold their address."""
     return torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=device)

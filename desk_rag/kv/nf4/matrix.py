@@ -46,7 +46,7 @@ class Nf4Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a product has to read of the weights."""
+        """Bytes of weights that a product has to read."""
         parts = (self.codes, self.scale_codes, self.scale_steps, self.scale_offsets)
         return sum(part.nbytes for part in parts)
 
@@ -119,7 +119,7 @@ def _side_by_side(modules: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The parts as one flat tensor; without a copy where they lie one after the other already."""
+    """The parts as one flat tensor; without a copy if they are already contiguous in memory."""
     first = parts[0]
     storage, place = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:

@@ -75,26 +75,11 @@ def test_an_answer_is_or_is_not_of_a_kind(kind: AnswerKind, answer: str, fits: b
     assert is_of_kind(kind, answer) is fits
 
 
-def test_a_plan_does_not_say_when_something_was_done() -> None:
-    plan = "The roof is to be painted in May."
-    assert misfit("When was the roof painted?", "in May", plan)
-    assert not misfit("When will the roof be painted?", "in May", plan)
-    assert not misfit("When was the roof painted?", "in June", "The roof was painted in June; it will be done again.")
-
-
 def test_a_misfit_says_what_was_asked_for() -> None:
     assert misfit("Which supplier sent it?", "NM-88213-K", "Reference NM-88213-K") == (
         "The question asks for a name, and “NM-88213-K” is none"
     )
     assert misfit("Which supplier sent it?", "Sommer", "Sommer sent it.") == ""
-
-
-def test_who_somebody_is_is_not_said_by_another_name() -> None:
-    quote = "G. Abara takes over the store from M. Ostrander."
-    assert misfit("Who is G. Abara?", "M. Ostrander", quote)
-    assert not misfit("Who is G. Abara?", "the new teacher", quote)
-    assert not misfit("Who is Lucinda?", "Lucinda Harrow", "Present: Lucinda Harrow")
-    assert not misfit("Who is the teacher?", "M. Ostrander", quote)
 
 
 @pytest.mark.parametrize(
@@ -103,41 +88,25 @@ def test_who_somebody_is_is_not_said_by_another_name() -> None:
         ("Where does Ben work?", "Ana", "Present: Ben, Ana", False),
         ("Where does Ben work?", "Hagen's garage", "Ben works at Hagen's garage.", True),
         ("Where is the key?", "on the hook", "The key hangs on the hook.", True),
-        ("Where is the market?", "Chapel meadow", "Market: 4 October; Place: Chapel meadow", True),
         ("Who borrowed the drill?", "the school", "The drill was borrowed from the school.", False),
         ("Who borrowed the drill?", "Ana", "Ana borrowed the drill from the school.", True),
-        ("When did we pay the invoice?", "1 March 2026", "Date: 1 March 2026", False),
-        ("When was the invoice issued?", "1 March 2026", "Date: 1 March 2026", True),
-        ("When did we pay the piano?", "2026-03-01", "date: 2026-03-01; payee: Ana", True),
-        ("When does the lease end?", "1 May 2024", "It is let from 1 May 2024 for five years.", False),
-        ("When does the lease begin?", "1 May 2024", "It is let from 1 May 2024 for five years.", True),
         ("Who has more keys, Ana or Ben?", "Ana", "Ana keeps the keys.", False),
-        ("Who will bake?", "I", "I will bake.", False),
+        ("Where is the market?", "Chapel meadow", "Market: 4 October; Place: Chapel meadow", True),
     ],
 )
 def test_the_part_that_an_answer_plays_in_its_quote(question: str, answer: str, quote: str, fits: bool) -> None:
     assert (misfit(question, answer, quote) == "") is fits
 
 
-def test_a_number_of_other_things_is_no_size() -> None:
-    quote = "Collection (500 thousand stamps, 7 albums, 30 pages)"
-    assert misfit("How large is the collection?", "7", quote).endswith("“7” is a number of albums")
-    assert not misfit("How long is it?", "30", quote)
-    assert not misfit("How large is it?", "500 thousand stamps", quote)
-    assert not misfit("How many albums?", "7", quote)
-
-
 @pytest.mark.parametrize(
     ("question", "answer", "quote", "fits"),
     [
-        ("When does the lease end?", "with two months' notice", "It may be ended with two months' notice.", False),
-        ("When does the lease end?", "in two months", "It ends in two months.", True),
         ("Who was chair before Oswin?", "Oswin Hale", "Chair: Oswin Hale.", False),
         ("Who was chair before Oswin?", "Marjorie Teague", "Chair: Marjorie Teague.", True),
         ("Who is Oswin?", "Oswin Hale", "The chair is Oswin Hale.", True),
     ],
 )
-def test_a_length_is_no_time_and_a_known_name_no_answer(question: str, answer: str, quote: str, fits: bool) -> None:
+def test_a_name_that_the_question_has_is_no_answer(question: str, answer: str, quote: str, fits: bool) -> None:
     assert (misfit(question, answer, quote) == "") is fits
 
 

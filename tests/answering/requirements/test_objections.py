@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answering.requirements.objections import Objections, asks_whether, definition_asked, names_code
+from desk_rag.answering.requirements.answer_kinds import asks_whether
+from desk_rag.answering.requirements.objections import Objections, definition_asked, names_code
 from desk_rag.answering.requirements.places import Place
 
 
@@ -32,10 +33,6 @@ from desk_rag.answering.requirements.places import Place
         ("How many sockets?", "Sanjay proposes 14 sockets in the hall.", True),
         ("How many sockets?", "They settle on ten.", False),
         ("How many sockets does Sanjay propose?", "Sanjay proposes 14 sockets in the hall.", False),
-        ("When does the lease end?", "The lease begins on 1 October 2021.", True),
-        ("When does the lease end?", "It begins on 1 October 2021 and lasts two years.", False),
-        ("When does the lease begin?", "The lease ends on 1 October 2021.", True),
-        ("When does the lease begin?", "The lease is from 1 October 2021.", False),
         ("What is the phone number of the viola teacher?", "Etienne Dufresne, Phone: 0555 190 336", True),
         ("What is the phone number of Dufresne?", "Etienne Dufresne, Phone: 0555 190 336", False),
         ("When was it paid?", "Date: 2024-05-06", True),
@@ -80,10 +77,3 @@ def test_a_definition_is_asked_for_with_an_indefinite_article() -> None:
 def test_a_question_for_yes_or_no_is_recognised() -> None:
     assert asks_whether("Does it send anything?")
     assert not asks_whether("What does it send?")
-
-
-def test_a_reason_shows_a_sign_of_a_cause() -> None:
-    objections = Objections("Why did the catalogue leave late?")
-    assert objections.of_cause("It left on 27 September.") > objections.of_cause("The reason was the lorry.") == 0
-    assert Objections("When did the catalogue leave?").of_cause("It left on 27 September.") == 0
-    assert objections.penalty("It left on 27 September.") == 0  # it is no reason for doubt

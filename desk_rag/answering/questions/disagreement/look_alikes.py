@@ -44,8 +44,7 @@ from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.holders import newer_holder
 from desk_rag.answering.questions.whole_folder import finish, listed, show
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
-from desk_rag.answering.requirements.objections import asks_whether
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem

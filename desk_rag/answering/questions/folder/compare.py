@@ -1,4 +1,4 @@
-"""Put two documents side by side: the values of labels that both have, and sentences that say nearly the same."""
+"""Put two documents side by side: values under the same label, and sentences that are nearly alike."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
 def _chosen(
     store: Store, rows: Sequence[DocumentRow], what: str, under: Sequence[Path]
 ) -> tuple[list[DocumentRow], str]:
-    """The two documents that are meant, or a sentence that says why they cannot be told."""
+    """The two documents that are meant, or a sentence that says why that is unclear."""
     if not what:
         return (list(rows), "") if len(rows) == 2 else ([], "")
     by_name = {row.path.name: row for row in rows}
@@ -148,9 +148,9 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
     return lines[:_MOST_LINES], quotes
 
 
-def _alone(one: Field) -> str:
+def _alone(field: Field) -> str:
     """The label of a value that only one document has; of a row of a table with the value."""
-    return f"{one.label} ({one.value})" if one.around else one.label
+    return f"{field.label} ({field.value})" if field.around else field.label
 
 
 def _differences(one: Field, other: Field) -> list[str]:
@@ -168,17 +168,17 @@ def _differences(one: Field, other: Field) -> list[str]:
 
 
 def _column(name: str) -> str:
-    """Return what the names of a column in lists of several years share: 'Rent 2024 (£)' and 'Rent 2025 (£)'."""
+    """A column's name without its year, so that 'Rent 2024 (£)' and 'Rent 2025 (£)' are the same column."""
     return re.sub(r"\b(?:19|20)\d\d\b", "", name).casefold()
 
 
-def _with_item(one: Field) -> Field:
-    """A row that begins with a number is labelled by what it is about: number 2 of another list is something else."""
-    if not one.around or any(map(str.isalpha, one.label)):
-        return one
-    cells = [(key, value) for key, value in without_sheet(cells_of(one.quote)) if value != one.value]
+def _with_item(field: Field) -> Field:
+    """Label a row that begins with a number by its item instead: number 2 of another list is something else."""
+    if not field.around or any(map(str.isalpha, field.label)):
+        return field
+    cells = [(key, value) for key, value in without_sheet(cells_of(field.quote)) if value != field.value]
     item = next((value for _, value in cells if any(map(str.isalpha, value))), "")
-    return replace(one, label=item or f"{cells[0][0]} {one.label}".strip()) if cells else one
+    return replace(field, label=item or f"{cells[0][0]} {field.label}".strip()) if cells else field
 
 
 def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
@@ -190,25 +190,25 @@ def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
 
 
 def _sentences(passages: Sequence[Passage], fields: dict[str, Field]) -> list[Row]:
-    """The sentences that hold no labelled value."""
+    """The sentences without a labelled value."""
     quotes = [field.quote for field in fields.values()]
     rows = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
     return [row for row in rows if len(row.text.split()) > 3 and not any(quote in row.text for quote in quotes)]
 
 
 def _alike(first: Sequence[Row], second: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-    """Pairs of sentences with many words in common that are not equal."""
-    left = list(second)
+    """Pairs of sentences that share many words and are not equal."""
+    unpaired = list(second)
     for row in first:
         stems = content_stems(row.text)
-        best = max(left, key=lambda other: _jaccard(stems, content_stems(other.text)), default=None)
+        best = max(unpaired, key=lambda other: _jaccard(stems, content_stems(other.text)), default=None)
         if (
             best is not None
             and _jaccard(stems, content_stems(best.text)) >= _ALIKE
             or best is not None
             and _same_opening(row.text, best.text)
         ):
-            left.remove(best)
+            unpaired.remove(best)
             if best.text != row.text:
                 yield row, best
 

@@ -1,4 +1,4 @@
-"""Answer questions by comparing days: the last, first or next time of something, and what a calendar has on a day."""
+"""Compare days: find the last, first or next time of something, and the calendar entries of a day."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Time:
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
-    """Yield the answer with the lines that have the days; nothing if the question is no such one or none matches."""
+    """Yield the answer with the lines that name the days; nothing for other questions, or if no line matches."""
     plain = without_titles(" ".join(question.split()).rstrip("?!. "))
     match = next((match for pattern in _TIMES if (match := pattern.match(plain))), None)
     if match is not None:
@@ -75,7 +75,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
 def _time_of(
     store: Store, question: str, match: re.Match[str], under: Sequence[Path], today: date
 ) -> Iterator[AnswerEvent]:
-    """The last, first or next of all days at which something is said to be."""
+    """Yield the last, first or next of all days on which the documents say that something was or is."""
     began = time.perf_counter()
     names = content_stems(" ".join(re.findall(r"[A-Z][\w'’&-]*|\S*\d\S*", match["subject"])))
     others = content_stems(match["subject"]) - names - _LIGHT
@@ -116,7 +116,7 @@ def _time_of(
 
 
 def _on_day(store: Store, question: str, rest: str, period: Period, under: Sequence[Path]) -> Iterator[AnswerEvent]:
-    """Events of the calendars in a period."""
+    """Yield the calendar entries in a period."""
     began = time.perf_counter()
     wanted = content_stems(rest) - _LIGHT
     passages, files = _passages(store, under, only=Format.CALENDAR)
@@ -155,9 +155,9 @@ def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -
 
 
 def _times(passage: Passage, names: set[str], others: set[str], *, with_later: bool) -> Iterator[_Time]:
-    """The days of the lines of a passage that hold, with its heading and the name of its file, all that is asked.
+    """The days in lines that, with heading and file name, have all words of the question.
 
-    With `with_later` also of lines that say when something is due.
+    `with_later` includes lines that say when something is due.
     """
     around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
     entries = list(events([passage]))

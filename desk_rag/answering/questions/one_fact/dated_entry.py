@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished
+from desk_rag.answering.events import Answer, AnswerEvent
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.answering.questions.one_fact.rewriting import rewritten
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
@@ -18,22 +19,7 @@ _CLOCK = re.compile(r"\W*(?:at\s+)?\d{1,2}[.:]\d{2}(?:\s?[ap]\.?m\.?)?\W*", re.I
 
 def name_day(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
     """Pass on an answer; where the question asks for a day and its quote says none, name the date above the entry."""
-    if not _ASKS_DAY.search(question.strip()):
-        yield from events
-        return
-    text: list[AnswerEvent] = []
-    for event in events:
-        if isinstance(event, AnswerText):
-            text.append(event)
-            continue
-        dated = _with_day(event.answer) if isinstance(event, Finished) else None
-        if dated is not None:
-            yield Evidence(dated.citations[-1], dated.support)
-            yield AnswerText(dated.text)
-            yield Finished(dated)
-        else:
-            yield from text if isinstance(event, Finished) else ()
-            yield event
+    yield from rewritten(events, _with_day) if _ASKS_DAY.search(question.strip()) else events
 
 
 def _with_day(done: Answer) -> Answer | None:

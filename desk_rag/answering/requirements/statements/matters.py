@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from desk_rag.answering.requirements.answer_kinds import asks_whether
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
@@ -18,7 +19,6 @@ _CONTRARIES = tuple(
     )
 )  # fmt: skip
 """Words that part two things of one kind: who asks for the one is not answered by the other."""
-_WHETHER = re.compile(r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I)
 _OF_KIND = re.compile(r"\b(?:an?|any)\s+(?P<thing>[a-z]{3,})\b(?!\s+(?:of|lot|few|bit|pair)\b)", re.I)
 _PLURAL = re.compile(r"\b(?:keep|have|own|bring|use|light|plant|sell|park|hold)\s+(?P<thing>[a-z]{3,}s)\b", re.I)
 
@@ -42,10 +42,9 @@ def is_of_another_kind(question: str, sentence: str, place: Place) -> bool:
 
     'May I keep a dog?' is answered by 'no dog', not by 'One cat is allowed' behind it.
     """
-    plain = question.strip()
-    if not _WHETHER.match(plain):
+    if not asks_whether(question):
         return False
-    things = [match["thing"] for pattern in (_OF_KIND, _PLURAL) for match in pattern.finditer(plain)]
+    things = [match["thing"] for pattern in (_OF_KIND, _PLURAL) for match in pattern.finditer(question)]
     own = content_stems(sentence)
     for thing in things:
         stems = content_stems(thing)

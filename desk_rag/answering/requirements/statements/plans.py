@@ -1,4 +1,4 @@
-"""Tell whether a sentence only says what was planned, where a question asks when something was done.
+"""Tell whether a sentence only says what was planned or has to be done, where a question asks when it was done.
 
 'The annex was to be finished on 29 September' does not answer 'When was the annex finished?'.
 """
@@ -19,7 +19,7 @@ _ASKS_OF_PLAN = re.compile(
 _PLAN = re.compile(
     r"\b(?:(?:is|are|was|were)\s+(?:(?:still|now|originally|first)\s+)?(?:to\s+(?:be|have|begin|start|open|finish|end|close)"
     r"|due\s+to|meant\s+to|supposed\s+to|expected\s+to|planned\s+(?:to|for)|scheduled\s+(?:to|for)|intended\s+to|going\s+to)"
-    r"|should\s+(?:be|have)|ought\s+to)\b",
+    r"|(?:has|have|had)\s+to\s+be|must\s+be|should\s+(?:be|have)|ought\s+to)\b",
     re.I,
 )
 _CLAUSE = re.compile(r"[;:]\s|[,.]\s+(?:but|and|yet)\s|\s(?:but|although)\s", re.I)

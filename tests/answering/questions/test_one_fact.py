@@ -23,6 +23,7 @@ LUNCH = Place("Lunch with Stanley: 13 December 2025; Place: Whitby, The Magpie",
     [
         ("Who won the cup for the best leeks?", SHOW, True),
         ("Who won the cup for the best onions?", SHOW, False),
+        ("What is the longest time it may run?", Place("The longest it may run is 75 minutes.", "d", 0), False),
         ("Which hotel did we stay at in Whitby?", LUNCH, True),
         (
             "What is Stanley's telephone number?",

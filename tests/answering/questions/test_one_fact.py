@@ -25,6 +25,12 @@ LUNCH = Place("Lunch with Stanley: 13 December 2025; Place: Whitby, The Magpie",
         ("Who won the cup for the best onions?", "", SHOW, False),
         ("Which hotel did we stay at in Whitby?", "", LUNCH, True),
         (
+            "What is the longest time it may run?",
+            "75 minutes",
+            Place("The longest it may run is 75 minutes.", "d", 0),
+            False,
+        ),
+        (
             "What is Stanley's telephone number?",
             "01632 960809",
             Place("Stanley Coombs, home: 01632 960809", "c", 0),

@@ -72,7 +72,7 @@ def _of_another_thing(question: str, quote: str, place: Place) -> str:
     around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
     best = _SUPERLATIVE_OF.search(question)
     if best is not None and content_stems(best["adjective"]) & content_stems(quote):
-        stems = content_stems(best["thing"])
+        stems = content_stems(best["thing"]) - _LIGHT
         if stems and not any(has_stem(stem, around) for stem in stems):
             return f"The passage speaks of no “{best['thing']}”"
     words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]

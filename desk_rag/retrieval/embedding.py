@@ -48,8 +48,8 @@ EMBEDDED_FINGERPRINT = "ef6eb942185e3f224f344a90aafbc39a"
 """`fingerprint_of` the weights for finding passages as sentence-transformers loads them; the vectors are the same."""
 
 _WEIGHTS, RETRIEVAL_FILE = "model.safetensors", "retrieval.safetensors"
-BATCH_SIZE = 16
-"""Windows in one forward pass. Larger batches are no faster on a CPU and take more memory."""
+GPU_BATCH = 16
+"""Windows in a GPU's pass. A CPU takes one: in a batch bf16 rounds otherwise, and ranks would depend on neighbours."""
 
 
 class EmbedderLike(Protocol):
@@ -179,10 +179,10 @@ class Embedder:
         sums = np.zeros((len(texts), self.dim), dtype=np.float32)
         tokens_by_window: dict[int, NDArray[np.float32]] = {}
         with precision:
-            for first in range(0, len(order), BATCH_SIZE):
-                batch = order[first : first + BATCH_SIZE]
-                texts_of_batch = [in_order[index].text for index in batch]
-                vectors, pieces = self._forward(texts_of_batch, prompt, module, tokens=tokens)
+            size = 1 if self._device.type == "cpu" else GPU_BATCH
+            for first in range(0, len(order), size):
+                batch = order[first : first + size]
+                vectors, pieces = self._forward([in_order[each].text for each in batch], prompt, module, tokens=tokens)
                 for index, vector in zip(batch, vectors, strict=True):
                     sums[in_order[index].owner] += in_order[index].weight * vector
                 tokens_by_window |= zip(batch, pieces, strict=True) if pieces is not None else ()

@@ -107,17 +107,26 @@ def ranked(
 def _fuse(word_hits: Sequence[Hit], vector_hits: Sequence[Hit]) -> list[tuple[ChunkId, _Candidate]]:
     """Candidates, best first; scores are scaled so that first place in both searches is 1."""
     candidates: dict[ChunkId, _Candidate] = {}
-    for rank, hit in enumerate(word_hits, start=1):
+    for rank, hit in _ranked(word_hits):
         candidate = candidates.setdefault(hit.chunk_id, _Candidate())
         candidate.words_rank = rank
         candidate.score += WORDS_WEIGHT * (RANK_CONSTANT + 1) / (RANK_CONSTANT + rank)
-    for rank, hit in enumerate(vector_hits, start=1):
+    for rank, hit in _ranked(vector_hits):
         candidate = candidates.setdefault(hit.chunk_id, _Candidate())
         candidate.vector_rank = rank
         candidate.similarity = hit.score
         candidate.score += (1 - WORDS_WEIGHT) * (RANK_CONSTANT + 1) / (RANK_CONSTANT + rank)
 
     return sorted(candidates.items(), key=_order)
+
+
+def _ranked(hits: Sequence[Hit]) -> Iterator[tuple[int, Hit]]:
+    """Yield hits with 1-based ranks; equal scores share one, since their order is that in which files were read."""
+    rank, score = 0, float("nan")
+    for place, hit in enumerate(hits, start=1):
+        if hit.score != score:
+            rank, score = place, hit.score
+        yield rank, hit
 
 
 def _order(item: tuple[ChunkId, _Candidate]) -> tuple[float, float, float, str]:

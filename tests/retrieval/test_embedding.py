@@ -152,6 +152,16 @@ def test_chunks_are_unit_vectors_close_to_full_precision_and_in_order(embedder: 
         assert float(vector @ encode(library, text)) > 0.998
 
 
+def test_a_vector_depends_on_its_text_alone(embedder: Embedder) -> None:
+    """So an index that grew file by file ranks as one that was made at once, also where bf16 rounds."""
+    texts = [f"The boiler of house {number} was serviced. " * (1 + number % 5) for number in range(7)]
+    together, alone = embedder.encode_chunks(texts), [embedder.encode_chunks([text]) for text in texts]
+    assert np.array_equal(together.vectors, np.concatenate([one.vectors for one in alone]))
+    assert together.signs is not None
+    for signs, one in zip(together.signs, alone, strict=True):
+        assert one.signs is not None and np.array_equal(signs, one.signs[0])
+
+
 def test_meaning_decides(embedder: Embedder) -> None:
     question = embedder.embed_question("Which box holds the boiler key?")
     note, other = embedder.embed_chunks([NOTE, OTHER])

@@ -13,9 +13,9 @@ from desk_rag.config import ModelSettings, StoreSettings
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.documents.document import Block, BlockKind, Document, SourceFile
 from desk_rag.retrieval.embedding import Embedder, load_embedder
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.retrieval.search import RetrievedChunk, _fuse, retrieve
 from desk_rag.store.store import Store
-from desk_rag.store.types import FileStamp
+from desk_rag.store.types import FileStamp, Hit
 
 TEXTS = {
     "home/lease.md": "The monthly rent for the flat in Alder Street is 950 euro, due on the third.",
@@ -114,6 +114,13 @@ def test_versions_that_differ_in_a_figure_are_both_shown(store: Store, embedder:
         "home/lease.md",
         "office/old/rent-draft.txt",
     }
+
+
+def test_equal_scores_are_not_ordered_by_when_a_file_was_read() -> None:
+    hits = [Hit(ChunkId("b"), 3.0), Hit(ChunkId("a"), 3.0), Hit(ChunkId("c"), 1.0)]
+    orders = [[chunk for chunk, _ in _fuse(words, [])] for words in (hits, [hits[1], hits[0], hits[2]])]
+    assert orders[0] == orders[1] == ["a", "b", "c"]
+    assert [candidate.words_rank for _, candidate in _fuse(hits, [])] == [1, 1, 3]
 
 
 def test_the_same_order_on_every_call(store: Store, embedder: Embedder) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+from desk_rag.answering.conversation import gender
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import phrases
 from desk_rag.answering.conversation.talk import Talk, is_time, name_spans, names_in
@@ -29,13 +31,20 @@ def leans(body: str) -> bool:
     return any(_kind(body, match) for match in v.WORD.finditer(body))
 
 
-def fill_in(body: str, talk: Talk, *, only_people: bool = False) -> str:
-    """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn."""
+def fill_in(
+    body: str, talk: Talk, *, only_people: bool = False, is_meant: Callable[[str], bool] = lambda _name: True
+) -> str:
+    """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn.
+
+    A person who is not meant stands for none.
+    """
     pieces: list[str] = []
     done = 0
     for match in v.WORD.finditer(body):
         kind = _kind(body, match)
         if not kind or match.start() < done or (only_people and not kind.startswith("person")):
+            continue
+        if kind.startswith("person") and not is_meant(person(talk, match[0])):
             continue
         replacement, end = _replacement(kind, body, match, talk)
         if replacement:
@@ -63,15 +72,17 @@ def attach(body: str, talk: Talk) -> str:
     return f"{plain} for {subject}{when}"
 
 
-def person(talk: Talk) -> str:
-    """Return the person that 'he', 'her' or 'their' stand for: the answer to 'who', or a name."""
+def person(talk: Talk, pronoun: str = "their") -> str:
+    """Return whom 'he', 'her' or 'their' stand for: the answer to 'who', or a name, of which nothing says otherwise."""
     for place in range(len(talk.turns), 0, -1):
         past = Talk(talk.turns[:place])
-        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
-            return past.answer
         names = [name for name in names_in(past.asked) if not any(map(str.isdigit, name))]
-        if names:
-            return names[0]
+        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
+            if gender.may_be(past.answer, pronoun, talk):
+                return past.answer
+            names += [past.asked[start:end] for start, end in name_spans(past.asked)]  # 'Rex' of 'the owner of Rex'
+        if fitting := [name for name in names if gender.may_be(name, pronoun, talk)]:
+            return fitting[0]
     return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
 
 
@@ -104,7 +115,19 @@ def head_of(talk: Talk) -> str:
             words = [word for word in v.words_of(part) if word.casefold() not in v.DETERMINERS]
             if len(words) > 1 and not any(map(v.is_name, words)):
                 return words[-1].casefold()  # 'insurance' of 'the insurer of the travel insurance'
-    return named[0].head if named else ""
+    if not named:
+        return ""
+    written = next((word for word in v.words_of(named[0].text) if word.casefold() == named[0].head), "")
+    return _kind_of(written, talk) or written if v.is_name(written) else named[0].head
+
+
+def _kind_of(name: str, talk: Talk) -> str:
+    """Return what a quoted line calls the thing with a name: 'van' of 'Van: the white Berlingo'; '' if it does not."""
+    labelled = re.compile(
+        rf"(?:^|[.;\n]\s*|\d\.\s+)([^\W\d_]+): (?:(?:the|our|an?)\s+)?(?:[a-z-]+\s+){{0,2}}{re.escape(name)}\b"
+    )
+    called = (labelled.search(quote) for turn in talk.turns[::-1] for quote in turn.quotes)
+    return next((match[1].casefold() for match in called if match), "")
 
 
 def _kind(body: str, match: re.Match[str]) -> str:
@@ -171,7 +194,7 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
     they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
-    subject = person(talk) if kind.startswith("person") or they else thing(talk)
+    subject = person(talk, match[0]) if kind.startswith("person") or they else thing(talk)
     if kind.endswith("'s"):
         return _owned(subject, body, end)
     if match[0].casefold() in ("this", "that", "these", "those"):

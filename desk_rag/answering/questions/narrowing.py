@@ -102,6 +102,17 @@ def without_file_names(question: str, files: Sequence[Path] = ()) -> str:
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
 
 
+def within_files(question: str, files: Sequence[Path]) -> str:
+    """The question without the names of files, if it asks for something in, of or from each of them; '' otherwise.
+
+    'What is the total in ledger 2023.csv?' asks so, 'Is ledger 2023.csv paid?' and 'Which mails name it?' do not.
+    """
+    limits = r"\b(?:in|of|from|within|inside|according\s+to)\s+(?:the\s+file\s+)?[\"“]?"
+    names = {path.name for path in files}
+    all_limit = all(re.search(limits + re.escape(name), question, re.I) for name in names)
+    return without_file_names(question, files) if names and all_limit else ""
+
+
 def is_mentioned(store: Store, name: str, under: Sequence[Path]) -> bool:
     """Return whether one of the passages nearest to a name by its words has it."""
     passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(name, _LOOKED_AT, under))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from desk_rag.answering.conversation import gender
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import phrases
 from desk_rag.answering.conversation.talk import Talk, is_time, name_spans, names_in
@@ -24,6 +23,12 @@ _WHEN = re.compile(
 _HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
 _ASKS_PRICE = re.compile(r"how much\b|.*\bcosts?\b", re.IGNORECASE)
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
+_HE = frozenset(("he", "him", "his"))
+_SHE = frozenset(("she", "her", "hers"))
+_TITLES = {"she": r"Mrs|Ms|Miss|Madam|Lady|Dame", "he": r"Mr|Sir|Lord"}
+_SEXES = {"she": r"female|bitch|mare|woman|girl", "he": r"male|gelding|stallion|man|boy"}
+_FARTHEST = 60
+"""Characters between a name and the sex that the same line tells."""
 
 
 def leans(body: str) -> bool:
@@ -78,10 +83,10 @@ def person(talk: Talk, pronoun: str = "their") -> str:
         past = Talk(talk.turns[:place])
         names = [name for name in names_in(past.asked) if not any(map(str.isdigit, name))]
         if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
-            if gender.may_be(past.answer, pronoun, talk):
+            if _may_be(past.answer, pronoun, talk):
                 return past.answer
             names += [past.asked[start:end] for start, end in name_spans(past.asked)]  # 'Rex' of 'the owner of Rex'
-        if fitting := [name for name in names if gender.may_be(name, pronoun, talk)]:
+        if fitting := [name for name in names if _may_be(name, pronoun, talk)]:
             return fitting[0]
     return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
 
@@ -128,6 +133,44 @@ def _kind_of(name: str, talk: Talk) -> str:
     )
     called = (labelled.search(quote) for turn in talk.turns[::-1] for quote in turn.quotes)
     return next((match[1].casefold() for match in called if match), "")
+
+
+def _may_be(name: str, pronoun: str, talk: Talk) -> bool:
+    """Return False if a title, a quoted document or an earlier pronoun says that the name is of the other sex."""
+    low = pronoun.casefold()
+    wanted = "he" if low in _HE else "she" if low in _SHE else ""
+    return not wanted or next(_told_of(name, talk), wanted) == wanted
+
+
+def _told_of(name: str, talk: Talk) -> Iterator[str]:
+    """Yield 'he' or 'she' for all that tells the sex of a name, the surest first."""
+    written = [word for word in v.words_of(name) if v.is_name(word)]
+    words = [word for word in written if not any(re.fullmatch(titles, word) for titles in _TITLES.values())]
+    if words:
+        yield from _told_by_texts(name, words, talk)
+        yield from _told_by_pronouns(name, talk)
+
+
+def _told_by_texts(name: str, words: Sequence[str], talk: Talk) -> Iterator[str]:
+    full, first_names = " ".join(words), rf"(?:{re.escape(words[0])}\s+)?" if len(words) > 1 else ""
+    texts = [
+        name,
+        *(quote for turn in talk.turns[::-1] for quote in (turn.answer, *turn.quotes)),
+        *talk.texts_about(full),
+    ]
+    with_title = rf"\b(?:{{}})\b\.?\s+{first_names}{re.escape(words[-1])}\b"
+    with_sex = rf"(?i)\b{re.escape(full)}\b[^.\n]{{{{0,{_FARTHEST}}}}}\b(?:{{}})\b"
+    for pattern, told in ((with_title, _TITLES), (with_sex, _SEXES)):
+        for text in texts:
+            yield from (pronoun for pronoun, said in told.items() if re.search(pattern.format(said), text))
+
+
+def _told_by_pronouns(name: str, talk: Talk) -> Iterator[str]:
+    for turn in talk.turns[::-1]:
+        if name in turn.asked and name not in turn.question:
+            spoken = {word.casefold() for word in v.words_of(turn.question)}
+            if bool(spoken & _HE) != bool(spoken & _SHE):
+                yield "he" if spoken & _HE else "she"
 
 
 def _kind(body: str, match: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import phrases
@@ -22,6 +23,12 @@ _WHEN = re.compile(
 _HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
 _ASKS_PRICE = re.compile(r"how much\b|.*\bcosts?\b", re.IGNORECASE)
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
+_HE = frozenset(("he", "him", "his"))
+_SHE = frozenset(("she", "her", "hers"))
+_TITLES = {"she": r"Mrs|Ms|Miss|Madam|Lady|Dame", "he": r"Mr|Sir|Lord"}
+_SEXES = {"she": r"female|bitch|mare|woman|girl", "he": r"male|gelding|stallion|man|boy"}
+_FARTHEST = 60
+"""Characters between a name and the sex that the same line tells."""
 
 
 def leans(body: str) -> bool:
@@ -29,13 +36,20 @@ def leans(body: str) -> bool:
     return any(_kind(body, match) for match in v.WORD.finditer(body))
 
 
-def fill_in(body: str, talk: Talk, *, only_people: bool = False) -> str:
-    """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn."""
+def fill_in(
+    body: str, talk: Talk, *, only_people: bool = False, is_meant: Callable[[str], bool] = lambda _name: True
+) -> str:
+    """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn.
+
+    A person who is not meant stands for none.
+    """
     pieces: list[str] = []
     done = 0
     for match in v.WORD.finditer(body):
         kind = _kind(body, match)
         if not kind or match.start() < done or (only_people and not kind.startswith("person")):
+            continue
+        if kind.startswith("person") and not is_meant(person(talk, match[0])):
             continue
         replacement, end = _replacement(kind, body, match, talk)
         if replacement:
@@ -63,15 +77,17 @@ def attach(body: str, talk: Talk) -> str:
     return f"{plain} for {subject}{when}"
 
 
-def person(talk: Talk) -> str:
-    """Return the person that 'he', 'her' or 'their' stand for: the answer to 'who', or a name."""
+def person(talk: Talk, pronoun: str = "their") -> str:
+    """Return whom 'he', 'her' or 'their' stand for: the answer to 'who', or a name, of which nothing says otherwise."""
     for place in range(len(talk.turns), 0, -1):
         past = Talk(talk.turns[:place])
-        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
-            return past.answer
         names = [name for name in names_in(past.asked) if not any(map(str.isdigit, name))]
-        if names:
-            return names[0]
+        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
+            if _may_be(past.answer, pronoun, talk):
+                return past.answer
+            names += [past.asked[start:end] for start, end in name_spans(past.asked)]  # 'Rex' of 'the owner of Rex'
+        if fitting := [name for name in names if _may_be(name, pronoun, talk)]:
+            return fitting[0]
     return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
 
 
@@ -104,7 +120,57 @@ def head_of(talk: Talk) -> str:
             words = [word for word in v.words_of(part) if word.casefold() not in v.DETERMINERS]
             if len(words) > 1 and not any(map(v.is_name, words)):
                 return words[-1].casefold()  # 'insurance' of 'the insurer of the travel insurance'
-    return named[0].head if named else ""
+    if not named:
+        return ""
+    written = next((word for word in v.words_of(named[0].text) if word.casefold() == named[0].head), "")
+    return _kind_of(written, talk) or written if v.is_name(written) else named[0].head
+
+
+def _kind_of(name: str, talk: Talk) -> str:
+    """Return what a quoted line calls the thing with a name: 'van' of 'Van: the white Berlingo'; '' if it does not."""
+    labelled = re.compile(
+        rf"(?:^|[.;\n]\s*|\d\.\s+)([^\W\d_]+): (?:(?:the|our|an?)\s+)?(?:[a-z-]+\s+){{0,2}}{re.escape(name)}\b"
+    )
+    called = (labelled.search(quote) for turn in talk.turns[::-1] for quote in turn.quotes)
+    return next((match[1].casefold() for match in called if match), "")
+
+
+def _may_be(name: str, pronoun: str, talk: Talk) -> bool:
+    """Return False if a title, a quoted document or an earlier pronoun says that the name is of the other sex."""
+    low = pronoun.casefold()
+    wanted = "he" if low in _HE else "she" if low in _SHE else ""
+    return not wanted or next(_told_of(name, talk), wanted) == wanted
+
+
+def _told_of(name: str, talk: Talk) -> Iterator[str]:
+    """Yield 'he' or 'she' for all that tells the sex of a name, the surest first."""
+    written = [word for word in v.words_of(name) if v.is_name(word)]
+    words = [word for word in written if not any(re.fullmatch(titles, word) for titles in _TITLES.values())]
+    if words:
+        yield from _told_by_texts(name, words, talk)
+        yield from _told_by_pronouns(name, talk)
+
+
+def _told_by_texts(name: str, words: Sequence[str], talk: Talk) -> Iterator[str]:
+    full, first_names = " ".join(words), rf"(?:{re.escape(words[0])}\s+)?" if len(words) > 1 else ""
+    texts = [
+        name,
+        *(quote for turn in talk.turns[::-1] for quote in (turn.answer, *turn.quotes)),
+        *talk.texts_about(full),
+    ]
+    with_title = rf"\b(?:{{}})\b\.?\s+{first_names}{re.escape(words[-1])}\b"
+    with_sex = rf"(?i)\b{re.escape(full)}\b[^.\n]{{{{0,{_FARTHEST}}}}}\b(?:{{}})\b"
+    for pattern, told in ((with_title, _TITLES), (with_sex, _SEXES)):
+        for text in texts:
+            yield from (pronoun for pronoun, said in told.items() if re.search(pattern.format(said), text))
+
+
+def _told_by_pronouns(name: str, talk: Talk) -> Iterator[str]:
+    for turn in talk.turns[::-1]:
+        if name in turn.asked and name not in turn.question:
+            spoken = {word.casefold() for word in v.words_of(turn.question)}
+            if bool(spoken & _HE) != bool(spoken & _SHE):
+                yield "he" if spoken & _HE else "she"
 
 
 def _kind(body: str, match: re.Match[str]) -> str:
@@ -171,7 +237,7 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
     they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
-    subject = person(talk) if kind.startswith("person") or they else thing(talk)
+    subject = person(talk, match[0]) if kind.startswith("person") or they else thing(talk)
     if kind.endswith("'s"):
         return _owned(subject, body, end)
     if match[0].casefold() in ("this", "that", "these", "those"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from desk_rag.answering.conversation import small_talk, vocabulary
 from desk_rag.answering.conversation.follow_up import stand_alone
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
-from desk_rag.answering.questions.narrowing import named_files
+from desk_rag.answering.questions.narrowing import is_mentioned, named_files
 from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.ingest import unread
 from desk_rag.sanitize import clean
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _MOST_PASSAGES = 60
 """Passages of a quoted document whose words tell whether a short question leans on it."""
+
+_MOST_ABOUT = 8
+"""Passages with a name that are looked at for its title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,12 @@ class Request:
     """The user's own correction of the rewritten question; empty to have it rewritten."""
     mode: AnswerMode = AnswerMode.CACHED
     top_k: int | None = None
+
+    @property
+    def shown_from(self) -> tuple[Path, ...]:
+        """The folders to which paths are shown relative: those of this question, or those that its chat began with."""
+        whole = (turn.limited_to for turn in self.earlier if not scopes.mentions(turn.question))
+        return self.limit or next(filter(None, whole), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +79,14 @@ def understand(request: Request, store: Store) -> Understood:
         return Understood(scope.question, "", scope.paths, request.limit)
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
     last = earlier[-1] if earlier else None
-    names_file = scope.named or bool(named_files(store, scope.question, scope.paths).indexed)
-    quoted_stems = _quoted_stems(earlier, store)
-    standalone = request.asked_as or stand_alone(scope.question, earlier, quoted_stems, names_file=names_file)
+    files = scope.paths if scope.named else named_files(store, scope.question, scope.paths).indexed
+    standalone = request.asked_as or stand_alone(
+        scope.question,
+        earlier,
+        _quoted_stems(earlier, store),
+        texts_about=partial(_texts_about, store, request.limit or request.under),
+        in_named_file=partial(_stands_in, store, files) if files else None,
+    )
     rewritten = standalone if standalone != scope.question else ""
     if scope.named:
         return Understood(standalone, rewritten, scope.paths, scope.paths)
@@ -121,6 +136,18 @@ def _language_notice(question: str, engine: AnswerEngine) -> list[str]:
         f"The question seems to be in {language}; the built-in reader reads English only, so answers are unreliable."
         " A larger model may read it (desk-rag help models)"
     ]
+
+
+def _stands_in(store: Store, files: Sequence[Path], name: str) -> bool:
+    """Return whether the last word of a name stands in some files or folders."""
+    words = vocabulary.words_of(name)
+    return bool(words) and is_mentioned(store, words[-1], files)
+
+
+def _texts_about(store: Store, under: Sequence[Path], name: str) -> list[str]:
+    """Return the texts of the passages nearest to a name by its words that have it."""
+    passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(name, _MOST_ABOUT, under))
+    return [clean(one.chunk.text) for one in passages if one is not None and name in one.chunk.text]
 
 
 def _quoted_stems(earlier: Sequence[Turn], store: Store) -> frozenset[str]:

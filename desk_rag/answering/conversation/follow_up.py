@@ -7,11 +7,11 @@ the heading of what was quoted. A question that leans on nothing is returned as 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from desk_rag.answering.conversation import antecedents, ellipsis
 from desk_rag.answering.conversation import vocabulary as v
-from desk_rag.answering.conversation.talk import talk_of
+from desk_rag.answering.conversation.talk import no_texts, talk_of
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.questions.folder.follow_on import of_list
 
@@ -22,24 +22,31 @@ _MOST_THIN = 3
 
 
 def stand_alone(
-    question: str, turns: Sequence[Turn], quoted_stems: frozenset[str] = frozenset(), *, names_file: bool = False
+    question: str,
+    turns: Sequence[Turn],
+    quoted_stems: frozenset[str] = frozenset(),
+    *,
+    texts_about: Callable[[str], Sequence[str]] = no_texts,
+    in_named_file: Callable[[str], bool] | None = None,
 ) -> str:
     """Return the question with what it leans on filled in.
 
     `quoted_stems` holds the stems of the words of the documents quoted last: a short question without pronouns leans on
-    the last one only if it uses some of these words. In a whole question that names its file only 'he' and 'her' are
-    filled in: the file is what it is about.
+    the last one only if it uses some of these words. `texts_about` finds what the
+    documents say of a name. `in_named_file` tells whether a name stands
+    in the file that the question names; None if it names none. In a whole question that names its file only 'he' and
+    'her' are filled in, and only by somebody of that file: the file is what it is about.
     """
     plain = question.strip()
     if not turns or not plain:
         return question
-    talk = talk_of(turns)
+    talk = talk_of(turns, texts_about)
     body = _CONNECTIVE.sub("", plain)
     joined = body != plain
     about = _ABOUT.sub("", body)
     is_part = about != body or ellipsis.is_fragment(body, joined=joined)
-    if names_file and not is_part:
-        filled = antecedents.fill_in(body, talk, only_people=True)
+    if in_named_file is not None and not is_part:
+        filled = antecedents.fill_in(body, talk, only_people=True, is_meant=in_named_file)
         return _sentence(filled, question) if joined or filled != body else question
     if carried_over := of_list(_bare(about), talk.asked):
         return _sentence(carried_over, question)

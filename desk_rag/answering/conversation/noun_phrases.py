@@ -14,7 +14,9 @@ _OTHERS = frozenset(
     + ("now", "currently", "still", "already", "yet", "ever", "never", "always")
 )
 _BE = frozenset(("is", "are", "was", "were"))
+_BE_SO_WITH = frozenset(("with", "about", "in", "at", "on"))
 _QUANTITIES = frozenset(("much", "many"))
+_DO = frozenset(("do", "does", "did"))
 _TAKE_A_VERB = frozenset(("do", "does", "did", "will", "would", "can", "could", "should", "must"))
 
 
@@ -52,7 +54,7 @@ def phrases(question: str) -> list[Phrase]:
             continue
         start, stop = words[place].start(), words[end - 1].end()
         inner = [words[index][0] for index in range(place, end)]
-        in_order.append(Phrase(question[start:stop], start, stop, all(map(v.is_name, inner))))
+        in_order.append(Phrase(question[start:stop], start, stop, v.are_names(inner)))
         place = end
     return in_order
 
@@ -66,6 +68,8 @@ def _begins(words: list[re.Match[str]], place: int) -> bool:
     if low in v.DETERMINERS:
         return place + 1 < len(words) and not _is_small(words[place + 1][0])
     if _ends(word) or previous in ("who", "whom"):  # after 'who' comes a verb
+        return False
+    if previous in _BE and _is_state(words, place):
         return False
     return (
         v.is_name(word) and place > 0 or previous in v.AUXILIARIES | v.WH_WORDS | v.PREPOSITIONS or v.is_verb(previous)
@@ -87,20 +91,49 @@ def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozen
         if low in v.JOINING and end > place and _continues(words, end):
             end += 2 if words[end + 1][0].casefold() in v.DETERMINERS else 1
             continue
+        if low == "the" and _is_epithet(words, place, end):
+            end += 2
+            continue
         if low in v.DETERMINERS and end > place:  # 'Anna | the treasurer' in 'Is Anna the treasurer?'
             break
         after_article = end > 0 and words[end - 1][0].casefold() in (_ARTICLES if end > place else _QUANTITIES)
-        noun = after_article or (low in nouns and end > place)
+        noun = after_article or (end > place and (low in nouns or _is_noun_before_verb(words, end)))
         if _is_small(words[end][0]) if noun else _ends(words[end][0]):
             break
         end += 1
     return end
 
 
+def _is_state(words: list[re.Match[str]], place: int) -> bool:
+    """Return whether a word says how something is: 'wrong' in 'What is wrong with the pump?'."""
+    asks_what = place > 1 and words[place - 2][0].casefold() == "what"
+    following = words[place + 1][0].casefold() if place + 1 < len(words) else ""
+    return asks_what and following in _BE_SO_WITH and not v.is_name(words[place][0])
+
+
+def _is_epithet(words: list[re.Match[str]], begin: int, place: int) -> bool:
+    """Return whether 'the' at `place` joins a name and what tells it from others: 'Bella the Labrador'."""
+    if place == 0 or place + 1 >= len(words) or not v.are_names([word[0] for word in words[begin:place]]):
+        return False
+    previous = words[begin - 1][0].casefold() if begin else ""
+    is_subject = previous in v.AUXILIARIES and previous not in _BE  # 'Did Anna the treasurer resign?'
+    is_capital = words[place + 1][0][:1].isupper() and previous in v.AUXILIARIES | v.PREPOSITIONS
+    return begin < place and (is_capital or (is_subject and not _ends(words[place + 1][0])))
+
+
+def _is_noun_before_verb(words: list[re.Match[str]], place: int) -> bool:
+    """Return whether a verb follows a word that may be one itself: 'work' in 'When did the roof work begin?'."""
+    following = words[place + 1][0].casefold() if place + 1 < len(words) else ""
+    is_verb = v.is_verb(following) and following not in v.PREDICATES | v.AUXILIARIES
+    return is_verb and words[place][0].casefold() in v.NOUNS_BEHIND_BE
+
+
 def _last_verb(words: list[re.Match[str]]) -> int:
     """Return the place of the verb in 'Did the dishwasher leak?': the last word, if no known verb follows 'did'."""
     low = [word[0].casefold() for word in words]
     auxiliary = next((place for place, word in enumerate(low) if word in _TAKE_A_VERB), len(low))
+    if auxiliary and low[auxiliary - 1] == "who" and low[auxiliary] in _DO:  # 'Who does the accounts?'
+        return len(low)
     rest = low[auxiliary + 1 :]
     if len(rest) < 3 or any(v.is_verb(word) for word in rest) or v.is_name(words[-1][0]):
         return len(low)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from desk_rag.answering.conversation import vocabulary as v
@@ -18,11 +18,16 @@ _WH_NOUN = re.compile(
     r"(?:\w+ )?(?:which|what|how many)\s+(?!(?:is|are|was|were|do|does|did|has|have)\b)", re.IGNORECASE
 )
 _NAMED_OWNER = re.compile(r".*?\b(?:for|in|at)\s+((?:[A-Z][\w.-]*|\d+\w?)(?:\s+(?:[A-Z][\w.-]*|\d+\w?))*)$")
-_NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:[A-Z][\w.-]*|\d+[a-z]?\b))*")
+_NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:(?:the\s+)?[A-Z][\w.-]*|\d+[a-z]?\b))*")
 _ASKS_PROPERTY = re.compile(r"(?:what|who) (?:is|are|was|were) (?:the|our|my)\b", re.IGNORECASE)
 _ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
 _ASKS_WHETHER = re.compile(r"(?:is|are|was|were)\s+(?!there\b)", re.IGNORECASE)
 _ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
+
+
+def no_texts(_name: str) -> Sequence[str]:
+    """Return that no document has the name."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class Talk:
     """The last turns of a conversation, newest last; there is at least one."""
 
     turns: tuple[Turn, ...]
+    texts_about: Callable[[str], Sequence[str]] = no_texts
+    """Function that returns texts of the documents which have a name."""
 
     @property
     def asked(self) -> str:
@@ -95,9 +102,9 @@ class Talk:
         return ""
 
 
-def talk_of(turns: Sequence[Turn]) -> Talk:
+def talk_of(turns: Sequence[Turn], texts_about: Callable[[str], Sequence[str]] = no_texts) -> Talk:
     """Return the last turns of a conversation that has some."""
-    return Talk(tuple(turns[-_MOST_TURNS:]))
+    return Talk(tuple(turns[-_MOST_TURNS:]), texts_about)
 
 
 def names_in(asked: str) -> list[str]:
@@ -107,7 +114,7 @@ def names_in(asked: str) -> list[str]:
         owner = re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", phrase.text + " ")
         text = owner[1] if owner and "'" in phrase.text.replace("’", "'") else phrase.text
         words = v.words_of(text)
-        if all(map(v.is_name, words)) and not is_time(text) and not text[:1].isdigit():
+        if v.are_names(words) and not is_time(text) and not text[:1].isdigit():
             phrases_so_far.append(text)
     return phrases_so_far
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from desk_rag.answering.requirements import dates
 from desk_rag.store.catalog.words import STOP_WORDS as STOP_WORDS
@@ -118,6 +119,13 @@ def is_auxiliary(words: Sequence[str], place: int) -> bool:
 def is_name(word: str) -> bool:
     """Return whether a word is written like a name or contains a digit."""
     return (word[:1].isupper() and word != "I") or any(character.isdigit() for character in word)
+
+
+def are_names(words: Sequence[str]) -> bool:
+    """Return whether words are written like a name; 'the' may stand within it: 'Bella the Labrador'."""
+    if not words or not is_name(words[0]):
+        return False
+    return all(is_name(word) or "the" in (word, before) for before, word in pairwise(words))
 
 
 def stem(word: str) -> str:

@@ -31,7 +31,7 @@ from desk_rag.answering.questions.folder import written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
-from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
+from desk_rag.answering.questions.narrowing import named_files, narrow, within_files, without_file_names
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import name_day
@@ -139,11 +139,15 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     if named.faults and not named.indexed:
         yield from not_readable(question, named.faults)
         return
-    if (yield from _passing(folder_answer(reader.store, question, under))):
+    within = within_files(question, named.indexed)
+    if (yield from _passing(folder_answer(reader.store, question, under, within, named.indexed))):
         return
     if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
         return
-    request = whole_folder(question)
+    inside = whole_folder(within) if within else None
+    if inside is not None and (yield from _of_whole_folder(reader, within, inside, named.indexed)):
+        return
+    request = None if inside is not None else whole_folder(question)
     if request is not None and (yield from _of_whole_folder(reader, question, request, under)):
         return
     if reader.span_scorer is None:

@@ -79,7 +79,7 @@ def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFile
         known += [row.path for row in named if row.state is FileState.INDEXED]
         if named and not any(row.state is FileState.INDEXED for row in named):
             faults.append(unread.said_of(named[0].path, named[0].reason))
-        elif not named and not _is_mentioned(store, name, under):
+        elif not named and not is_mentioned(store, name, under):
             near = suggestions(name, (row.path.name for row in rows))
             hint = f"; did you mean {' or '.join(sorted(near))}?" if near else "."
             faults.append(f"No file called {name} is among those that were searched{hint}")
@@ -102,7 +102,19 @@ def without_file_names(question: str, files: Sequence[Path] = ()) -> str:
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
 
 
-def _is_mentioned(store: Store, name: str, under: Sequence[Path]) -> bool:
+def within_files(question: str, files: Sequence[Path]) -> str:
+    """The question without the names of files, if it asks for something in, of or from each of them; '' otherwise.
+
+    'What is the total in ledger 2023.csv?' asks so, 'Is ledger 2023.csv paid?' and 'Which mails name it?' do not.
+    """
+    limits = r"\b(?:in|of|from|within|inside|according\s+to)\s+(?:the\s+file\s+)?[\"“]?"
+    names = {path.name for path in files}
+    all_limit = all(re.search(limits + re.escape(name), question, re.I) for name in names)
+    return without_file_names(question, files) if names and all_limit else ""
+
+
+def is_mentioned(store: Store, name: str, under: Sequence[Path]) -> bool:
+    """Return whether one of the passages nearest to a name by its words has it."""
     passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(name, _LOOKED_AT, under))
     return any(passage is not None and name.casefold() in passage.chunk.text.casefold() for passage in passages)
 

@@ -186,7 +186,7 @@ def print_answer(
     as_json: bool,
 ) -> None:
     """Print the events of an answer and save it in its chat."""
-    printer = out.AnswerPrinter(sys.stdout, request.limit)
+    printer = out.AnswerPrinter(sys.stdout, request.shown_from)
     for event in _saying_once(events, progress.say):
         if isinstance(event, Finished):
             session.save(event.answer)

@@ -115,7 +115,62 @@ def test_what_stands_alone_stays(question: str) -> None:
 def test_a_whole_question_that_names_its_file_is_about_that_file(question: str, alone: str) -> None:
     turns = [turn("When was the boiler serviced by Mirjam Holt?", "3 May", heading="Boiler")]
     said = frozenset({"present", "boiler"})
-    assert stand_alone(question, turns, said, names_file=True) == alone
+    assert stand_alone(question, turns, said, in_named_file=lambda name: name == "Mirjam Holt") == alone
+
+
+def test_a_file_that_does_not_name_the_last_person_is_asked_without_them() -> None:
+    turns = [turn("Who keeps the spare key?", "Ines Vale")]
+    question = "how long does she need the ladder?"
+    assert stand_alone(question, turns, in_named_file=lambda _name: False) == question
+    assert stand_alone(question, turns, in_named_file=lambda _name: True) == "How long does Ines Vale need the ladder?"
+
+
+@pytest.mark.parametrize(
+    ("before", "answer", "question", "alone"),
+    [
+        ("What is missing on the Corsa?", "a tyre", "What was said about it?", "What was said about the Corsa?"),
+        ("What is broken about the mower?", "the belt", "What does it cost?", "What does the mower cost?"),
+        ("What is special about the Tern?", "it folds", "Who rides it?", "Who rides the Tern?"),
+        ("Who does the soil analysis?", "Brook Labs", "When is it due?", "When is the soil analysis due?"),
+        ("When will the hedge work end?", "in May", "Who pays for it?", "Who pays for the hedge work?"),
+        ("What does Milo the Beagle eat at noon?", "rice", "Who is his owner?", "Who is Milo the Beagle's owner?"),
+        ("Where does Anna the treasurer live?", "Elm Road", "Is she ill?", "Is Anna the treasurer ill?"),
+    ],
+)  # fmt: skip
+def test_the_thing_is_not_what_is_said_of_it_and_keeps_all_its_words(
+    before: str, answer: str, question: str, alone: str
+) -> None:
+    assert stand_alone(question, [turn(before, answer)]) == alone
+
+
+def test_the_new_one_is_of_the_kind_that_the_quote_names() -> None:
+    asked = "What is wrong with the Corsa?"
+    quoted = Turn(asked, asked, "the clutch", found=True, quotes=("3. Car: the old Corsa needs a clutch.",))
+    assert stand_alone("How much is the new one?", [quoted]) == "How much is the new car?"
+    plain = turn(asked, "the clutch")
+    assert stand_alone("How much is the new one?", [plain]) == "How much is the new Corsa?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "question", "alone"),
+    [
+        ("Mrs Vera Lind", "", "Which vet does he have?", "Which vet does Milo have?"),
+        ("Vera Lind", "Owner: Mrs Vera Lind", "Which vet does he have?", "Which vet does Milo have?"),
+        ("Vera Lind", "Vera Lind, female, born 1950", "Which vet does he have?", "Which vet does Milo have?"),
+        ("Mr Piet Lind", "", "Which vet does she have?", "Which vet does Milo have?"),
+        ("Piet Lind", "Owner: Mr Piet Lind", "Which vet does he have?", "Which vet does Piet Lind have?"),
+        ("Vera Lind", "Owner: Vera Lind", "Which vet does he have?", "Which vet does Vera Lind have?"),
+    ],
+)  # fmt: skip
+def test_a_title_or_a_card_tells_for_whom_he_and_she_stand(answer: str, said: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn("Who is the owner of Milo?", answer)], texts_about=lambda _name: [said]) == alone
+
+
+def test_who_was_he_before_is_not_she() -> None:
+    asked = Turn("Which vet does he have?", "Which vet does Milo have?", "Dr Roe", found=True)
+    turns = [turn("Who is the owner of Milo?", "Mrs Vera Lind"), asked]
+    assert stand_alone("Where does his owner live?", turns) == "Where does Milo's owner live?"
+    assert stand_alone("What is her phone number?", turns) == "What is Mrs Vera Lind's phone number?"
 
 
 def test_first_question_stays() -> None:

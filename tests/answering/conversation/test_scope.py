@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import UnknownName, mentions, resolve, token, without_names
+from desk_rag.answering.conversation.turns import Turn
 
 BASE = Path("/desk")
 FILES = [
@@ -83,3 +85,14 @@ def test_every_name_can_be_written_as_a_token(name: str) -> None:
 def test_any_text_is_parsed(question: str) -> None:
     assert len(mentions(question)) <= question.count("@")
     without_names(question)
+
+
+def test_paths_of_a_continued_chat_are_shown_as_in_its_first_answer() -> None:
+    def turn(question: str, *limited_to: Path) -> Turn:
+        return Turn(question, question, "3 May", found=True, limited_to=limited_to)
+
+    folder, inner = Path("/home/ines/boats"), Path("/home/ines/boats/letters")
+    earlier = (turn("When was the Heron built?", folder), turn("@letters/ Who wrote it?", inner))
+    assert Request("And who owns it?", earlier).shown_from == (folder,)
+    assert Request("And who owns it?", earlier, limit=(inner,)).shown_from == (inner,)
+    assert Request("Who owns it?", (turn("@letters/ Who wrote it?", inner),)).shown_from == ()

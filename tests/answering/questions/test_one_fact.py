@@ -16,6 +16,7 @@ from tests.answering.questions.test_payments import _index
 
 SHOW = Place("The cup for the best onions went to Idris Gwynne.", "minutes\nAGM", 0)
 LUNCH = Place("Lunch with Stanley: 13 December 2025; Place: Whitby, The Magpie", "calendar", 0)
+PUMP = Place("The seal of the pump must be renewed within 14 days. Fee: 88.50; it was seen on 3 May.", "report", 0)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,13 @@ LUNCH = Place("Lunch with Stanley: 13 December 2025; Place: Whitby, The Magpie",
             False,
         ),
         ("Where is the lunch in Whitby?", "The Magpie", LUNCH, False),
+        ("Has the seal of the pump been renewed?", "within 14 days", PUMP, True),
+        ("Was the fee for the pump paid?", "88.50", PUMP, True),
+        ("Is there a fee for the pump?", "88.50 a day", PUMP, True),
+        ("Was the pump seen in May?", "3 May", PUMP, False),
+        ("Was the fee for the pump 88.50?", "88.50", PUMP, False),
+        ("Must the seal be renewed?", "must be renewed within 14 days", PUMP, False),
+        ("How long may the seal of the pump stay?", "within 14 days", PUMP, False),
         ("What does Judith do?", "5 January", Place("Judith 5 January", "birthdays", 0), True),
         ("What does Judith do?", "office manager", Place("Judith is the office manager.", "c", 0), False),
         ("When was the pool opened?", "3 May", Place("The pool was to be opened on 3 May.", "c", 0), True),

@@ -234,3 +234,35 @@ def test_lines_of_a_pdf_that_were_joined_still_have_number_and_payment(tmp_path:
         answer = _asked(opened, "Is invoice 20931 paid?")
     assert answer is not None
     assert answer.text.startswith("Yes, invoice 20931 says that it is paid:")
+
+
+def test_whether_somebody_has_been_paid_is_told_by_their_invoices(tmp_path: Path) -> None:
+    files = {
+        f"{number}.md": _invoice(number, "Ada Lowe", "3 March 2025", "90.00", status, sender)
+        for number, status, sender in (
+            ("T-1", "not paid yet", "Tolley Drains"),
+            ("H-7", "paid on 9 May 2025", "Harl Glass"),
+            ("H-8", "not paid yet", "Harl Glass"),
+        )
+    }
+    with _index(tmp_path, files) as opened:
+        tolley = _asked(opened, "Has Tolley Drains been paid for the gully?")
+        harl = _asked(opened, "Has Harl Glass been paid yet?")
+    assert tolley is not None and tolley.text.startswith("No, the only invoice of Tolley Drains says that it is not")
+    assert harl is not None and harl.text.startswith("2 invoices of Harl Glass: 1 paid, 1 not paid.")
+
+
+def test_a_man_called_bill_is_no_bill_and_what_is_left_out_is_named(tmp_path: Path) -> None:
+    files = {
+        "invoice T-1.md": _invoice("T-1", "Ada Lowe", "3 March 2025", "90.00", "not paid yet", "Tolley Drains"),
+        "how the kite was found by Mr Bill Ormond.txt": "The kite hung in the elm, and he climbed for it.\n",
+    }
+    with _index(tmp_path / "first", files) as opened:
+        counted = _asked(opened, "How many invoices are there?")
+        paid = _asked(opened, "What did we pay each supplier?")
+    assert counted is not None and counted.text.startswith("1 (counted") and "among" not in counted.text
+    assert paid is not None and "Ormond" not in paid.text
+    bill = {"water bill June.txt": "Water bill\nTotal: £40.00\n"}
+    with _index(tmp_path / "second", files | bill) as opened:
+        counted = _asked(opened, "How many invoices are there?")
+    assert counted is not None and "1 bill is not among them: water bill June.txt." in counted.text

@@ -45,9 +45,16 @@ _CHANGED = re.compile(
     re.I,
 )
 _ROWS = re.compile(
-    r"^how\s+many\s+(?P<noun>[\w-]+)(?:\s+(?P<which>.+?))??\s+(?:are\s+(?:there\s+)?|do\s+I\s+have\s+|stand\s+)?in\s+(?P<file>.+)$",
+    r"^how\s+many\s+(?P<noun>[\w-]+)(?:\s+(?P<which>.+?))??\s+(?:(?:are\s+(?:there\s+)?|do\s+I\s+have\s+|stand\s+)?in|has|have|does|do)\s+"
+    r"(?P<file>.+?)(?:\s+(?:have|contain|hold))?$",
     re.I,
 )
+_OF_THE_ONE = re.compile(
+    r"^(?P<what>how\s+many\s+[\w-]+(?:\s+[\w-]+)*?)(?:\s+(?:are|is|has|have|does|do))?(?:\s+(?:there|it|the\s+(?:file|table)))*"
+    r"(?:\s+have)?(?:\s+(?:in|here)(?:\s+(?:it|the\s+(?:file|table)))?)?$",
+    re.I,
+)
+"""'How many rows are there?' below a single file."""
 _HOW_MANY = re.compile(
     r"^how\s+many\s+(?P<kind>[\w-]+(?:\s+files?)?)(?:\s+(?:are\s+there|do\s+(?:I|we)\s+have))?(?:\s+here)?$", re.I
 )
@@ -63,7 +70,7 @@ _MOST_ROWS = 50
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the answer to a question about one file as a whole; nothing if the question names no single file."""
-    plain = " ".join(question.split()).rstrip("?! ").removesuffix(".")
+    plain = _with_the_one(" ".join(question.split()).rstrip("?! ").removesuffix("."), store, under)
     began = time.perf_counter()
     for pattern in _LENGTH:
         if (match := pattern.match(plain)) and (row := _file(store, match["file"], under)) is not None:
@@ -91,6 +98,14 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         yield from finish(store, question, text, show(store, _first(store, row)), under, (began, 1, 1))
     elif (match := _ROWS.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         yield from _rows(store, question, under, row, match["noun"], match["which"] or "", began)
+
+
+def _with_the_one(plain: str, store: Store, under: Sequence[Path]) -> str:
+    """A question about the number of something with the name of the file, if it is limited to a single one."""
+    match = _OF_THE_ONE.match(plain) if len(under) == 1 else None
+    if match is None or [row.path for row in indexed(store, under)] != list(under):
+        return plain
+    return f"{match['what']} are in {under[0].name}"
 
 
 def _file(store: Store, name: str, under: Sequence[Path]) -> DocumentRow | None:

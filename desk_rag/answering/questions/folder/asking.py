@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _Answering = Callable[["Store", str, Sequence[Path], "date"], Iterator[AnswerEvent]]
+_OF_FILES: tuple[_Answering, ...] = (compare.answer, about_file.answer, changes.answer)
+"""Ways that look for the names of files themselves."""
 _WAYS: tuple[_Answering, ...] = (
-    compare.answer,
-    about_file.answer,
-    changes.answer,
     documents.answer,
     sums.answer,
     groups.answer,
@@ -43,12 +42,18 @@ _WAYS: tuple[_Answering, ...] = (
 )
 
 
-def answer(store: Store, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
-    """Yield progress and the answer of the first way that has one."""
+def answer(
+    store: Store, question: str, under: Sequence[Path], within: str = "", files: Sequence[Path] = ()
+) -> Iterator[AnswerEvent]:
+    """Yield progress and the answer of the first way that has one.
+
+    `within` is the question without the names of the `files` to which it limits itself; '' if it names none.
+    """
     today = datetime.now(UTC).astimezone().date()
-    for way in _WAYS:
+    for way in (*_OF_FILES, *_WAYS):
         answered = False
-        for event in way(store, question, under, today):
+        whole = way in _OF_FILES or not within
+        for event in way(store, question if whole else within, under if whole else files, today):
             answered = answered or isinstance(event, Finished)
             yield event
         if answered:

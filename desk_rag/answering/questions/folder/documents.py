@@ -145,7 +145,8 @@ def _shown(
         ]
     notes = [_ledger_note(reading, request)]
     if apart:
-        notes.append(f"{apart[0].kind.plural(len(apart))} {'is' if len(apart) == 1 else 'are'} not among them.")
+        verb = "is" if len(apart) == 1 else "are"
+        notes.append(f"{apart[0].kind.plural(len(apart))} {verb} not among them: {wording.names(apart)}.")
     roots = store.volumes.roots()
     notes += [also_as(path, reading.copies.get(path, ()), roots) for path in {record.path: 0 for record in records}]
     text = wording.text(request, selection, reading, lines, notes, roots)

@@ -176,6 +176,9 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.WHETHER_PAID, re.compile(r"^(?:has|have|did)\s+(?P<invoiced>(?!(?:I|we|you|they|he|she|it)\s)[^,]+?)\s+"
                                    r"(?:already\s+)?(?:paid|pay|settled?)(?:\s+(?:me|us"
                                    r"|(?:the|his|her|its|their|our|my)\s+(?:invoices?|bills?)))?(?:\s+yet)?$", re.I)),
+    (Task.WHETHER_PAID, re.compile(r"^(?:has|have)\s+(?P<invoiced>(?-i:[A-Z])[^,]*?)\s+(?:already\s+|ever\s+)?been\s+"
+                                   r"paid(?:\s+yet)?(?:\s+for\s+.+)?$", re.I)),
+    (Task.WHETHER_PAID, re.compile(r"^(?:was|were)\s+(?P<invoiced>(?-i:[A-Z])[^,]*?)\s+paid\s+for\s+.+$", re.I)),
     (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:(?:e-?)?mails?|invoices|bills|receipts|letters"
                            r"|offers)\s+(?:of|from|by|to|between|in|about)\s+.+)", re.I)),
 )  # fmt: skip

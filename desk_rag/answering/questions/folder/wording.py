@@ -249,26 +249,26 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
     for reason in dict.fromkeys(reason for _, reason in selection.without_amount):
         records = [record for record, why in selection.without_amount if why == reason]
         yield (
-            f"{what}, because {reason} was found there: {_names(records)}."
+            f"{what}, because {reason} was found there: {names(records)}."
             if not reason.startswith("several")
-            else (f"{what}, because there are {reason}: {_names(records)}.")
+            else (f"{what}, because there are {reason}: {names(records)}.")
         )
     if selection.unpaid:
-        yield f"Left out, because by their own words not paid yet: {_names(selection.unpaid)}."
+        yield f"Left out, because by their own words not paid yet: {names(selection.unpaid)}."
     if selection.own:
         sender = clean_name(selection.own[0].party)
-        yield f"Left out, because {sender} sent them to others: {_names(selection.own)}."
+        yield f"Left out, because {sender} sent them to others: {names(selection.own)}."
     if selection.vague:
-        yield f"Left out, because their date is not clear: {_names(selection.vague)}."
+        yield f"Left out, because their date is not clear: {names(selection.vague)}."
     if selection.only_mention:
         which = "Of another party and left out, although the name stands in it"
-        yield f"{which}: {_names(selection.only_mention)}."
+        yield f"{which}: {names(selection.only_mention)}."
     for record, first in selection.repeated:
         yield f"Counted once: {clean_name(record.path.name)} repeats {record.number} of {clean_name(first.path.name)}."
     if selection.undecided and not only_undecided(request, selection):
         silent = request.kind.plural(len(selection.undecided))
         verb = "does not say whether it is" if len(selection.undecided) == 1 else "do not say whether they are"
-        yield f"{silent} {verb} paid: {_names(selection.undecided)}."
+        yield f"{silent} {verb} paid: {names(selection.undecided)}."
 
 
 def _grouped(request: Request, selection: Selection) -> Iterator[str]:
@@ -293,10 +293,11 @@ def _group(record: Record, by: str) -> str:
     return str(day.year) if by == "year" else written_date(replace(day, day=0))
 
 
-def _names(records: Sequence[Record]) -> str:
-    names = [clean_name(record.path.name) for record in records]
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+def names(records: Sequence[Record]) -> str:
+    """The names of some documents, the first of many."""
+    each = [clean_name(record.path.name) for record in records]
+    more = f" and {len(each) - _MOST_NAMED:,} more" if len(each) > _MOST_NAMED else ""
+    return ", ".join(each[:_MOST_NAMED]) + more
 
 
 def _parties(reading: Reading) -> str:

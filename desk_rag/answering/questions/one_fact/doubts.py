@@ -35,6 +35,12 @@ _LISTS = re.compile(r"[,;/&]|\b(?:and|or|both|all|every|none|no)\b|\d+\s+[a-z]+s
 _LASTING = re.compile(rf"\b(?:{_BARE.pattern}){_TIME_UNIT.pattern}s?\b", re.I)
 _MOST_ELIDED = 40
 """Characters between a length of time and a number that leaves its unit out."""
+_ONLY_MEASURE = re.compile(
+    rf"(?:(?:within|after|in|for|about|every|up\s+to|at\s+(?:least|most)|until|from)\s+)*(?:[£$€]\s?)?(?:\d[\d.,]*|{_BARE.pattern})"
+    r"\s?(?:%|[£$€]|[A-Za-z]+)?(?:\s+(?:(?:an?|per|of|plus|and)\s+)?[A-Za-z]+){0,3}",
+    re.I,
+)
+"""An amount or a length of time alone: '145.00', 'within 28 days', '40 pounds a month'."""
 
 
 def reason(question: str, answer: str, quote: str, place: Place) -> str:
@@ -44,6 +50,8 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
         return f"The question asks what {does['who']} does, and “{answer}” is a day"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
+    if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
+        return f"The question asks for yes or no, and “{answer}” says neither"
     return "" if asks_whether(question) else _of_another_thing(question, quote, place)
 
 
@@ -65,6 +73,14 @@ def unit_meant(question: str, answer: str, quote: str) -> str:
     if not before or _TIME_UNIT.match(quote, end):
         return ""
     return f"“{plain}” is of {before[-1]['unit'].lower()}s: “{before[-1].group()}” stands before it"
+
+
+def _is_other_measure(question: str, answer: str) -> bool:
+    """True for an amount or a length of time alone that the question does not name itself; a day may say when."""
+    if not _ONLY_MEASURE.fullmatch(answer) or not without_dates(answer).strip(" .,") or answer in question:
+        return False
+    numbers = re.findall(r"\d[\d.,]*\d|\d", answer)
+    return not numbers or not all(number in question for number in numbers)
 
 
 def _of_another_thing(question: str, quote: str, place: Place) -> str:

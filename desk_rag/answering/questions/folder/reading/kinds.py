@@ -72,6 +72,9 @@ _ABOUT_A_CLAIM = re.compile(
     re.I,
 )
 """Words in the name or heading of a paper about an invoice or an order, which may repeat its number."""
+_FIRST_NAME = re.compile(r"\bBill(?=\s+[A-Z][a-z])")
+_IN_A_SENTENCE = re.compile(r"\b(?:[a-z]+|Mr|Dr)\.?\s+$")
+"""What stands before a person in the name of a file; 'Bill Trotter.txt' alone may be a bill of Trotter's."""
 _NUMBER = r"(?P<number>(?=[\w./-]*\d)[A-Za-z0-9][\w./-]*[A-Za-z0-9]|\d)"
 _YEAR = re.compile(r"(?:19|20)\d\d")
 CLAIMS = frozenset({"invoice", "bill", "receipt"})
@@ -123,8 +126,9 @@ class Kind:
 
 def kind_in(text: str) -> tuple[Kind, re.Match[str]] | None:
     """The kind that a text names first, and where; a more special kind before 'files'."""
+    plain = _FIRST_NAME.sub("____", text)
     matches = [(match.start(), kind == "file", kind, match)
-               for kind, pattern in _PATTERNS.items() if (match := pattern.search(text))]  # fmt: skip
+               for kind, pattern in _PATTERNS.items() if (match := pattern.search(plain))]  # fmt: skip
     if not matches:
         return None
     special = [item for item in matches if not item[1]] or matches
@@ -158,7 +162,12 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
         return kind.name not in CLAIMS or not _SALUTATION.search(text) or bool(_AMOUNT_LINE.search(text))
     if _ABOUT_ANOTHER.search(pattern.sub(" ", name)) or _SALUTATION.search(text):
         return False
-    return bool(pattern.search(name) or pattern.match(row.title or head))
+    return bool(pattern.search(_without_first_names(name)) or pattern.match(row.title or head))
+
+
+def _without_first_names(name: str) -> str:
+    """The name of a file without 'Bill' where it is a person's: 'found by the postman Bill Trotter'."""
+    return _FIRST_NAME.sub(lambda match: "" if _IN_A_SENTENCE.search(name[: match.start()]) else match[0], name)
 
 
 def _headings(text: str) -> list[str]:

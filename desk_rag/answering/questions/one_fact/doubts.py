@@ -9,8 +9,10 @@ from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
+from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
+_ONLY_NUMBER = re.compile(r"[€$£]?\s?\d[\d.,]*(?:\s?[€$£%])?(?:\s[a-z]+)?\.?", re.I)
 _ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0,2}?)\s+do\W*$", re.I)
 _SUPERLATIVE_OF = re.compile(
     r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I
@@ -39,11 +41,17 @@ _MOST_ELIDED = 40
 
 def reason(question: str, answer: str, quote: str, place: Place) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
+    if asks_whether(question) and _ONLY_NUMBER.fullmatch(answer.strip()):
+        return f"The question asks for yes or no, and “{answer}” is a number"
     does = _ASKS_WHAT_DOES.match(question.strip())
     if does is not None and not without_dates(answer).strip(" .,"):
         return f"The question asks what {does['who']} does, and “{answer}” is a day"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
+    begin = quote.find(answer)
+    of_value = ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
+    if of_value:
+        return of_value
     return "" if asks_whether(question) else _of_another_thing(question, quote, place)
 
 

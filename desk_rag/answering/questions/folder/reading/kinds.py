@@ -82,6 +82,7 @@ _AMOUNT_LINE = re.compile(
     re.I | re.M,
 )
 """A line of an invoice that is written as a letter: 'Amount due: 936.00 pounds'."""
+_PERSON = re.compile(r"(?<=[a-z]\s)Bill\s[A-Z][a-z]")
 _MOST_HEADINGS, _LONGEST_HEADING = 4, 8
 _SALUTATION = re.compile(r"^(?:Dear|Sehr\s+geehrte|Hello|Hi)\b[^\n]{0,60}[,!]?\s*$", re.M)
 
@@ -158,7 +159,12 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
         return kind.name not in CLAIMS or not _SALUTATION.search(text) or bool(_AMOUNT_LINE.search(text))
     if _ABOUT_ANOTHER.search(pattern.sub(" ", name)) or _SALUTATION.search(text):
         return False
-    return bool(pattern.search(name) or pattern.match(row.title or head))
+    return _names_kind(pattern, name) or pattern.match(row.title or head) is not None
+
+
+def _names_kind(pattern: re.Pattern[str], name: str) -> bool:
+    """True if the name of a file has the word for a kind; 'found by the postman Bill Trotter' has a person's name."""
+    return any(not _PERSON.match(name, match.start()) for match in pattern.finditer(name))
 
 
 def _headings(text: str) -> list[str]:

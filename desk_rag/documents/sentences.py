@@ -21,7 +21,7 @@ _LONGEST_SENTENCE = 20_000
 _CHARACTERS_PER_TOKEN = 3
 _LATIN_LOWER, _LATIN_UPPER = "\u00df-\u00f6\u00f8-\u00ff\u0153", "\u00c0-\u00d6\u00d8-\u00de\u0152"
 _QUOTED_END = re.compile(
-    rf"(?:(?<=[a-z0-9{_LATIN_LOWER})\"'%°€])|(?<=°[CF]))[.!?][\"')”“»]?\s+(?=[A-Z{_LATIN_UPPER}\"'(0-9«„“])"
+    rf"(?:(?<=[a-z0-9{_LATIN_LOWER})\"'%°€])|(?<=°[CF])|(?<=[A-Z][A-Z][A-Z]))[.!?][\"')”“»]?\s+(?=[A-Z{_LATIN_UPPER}\"'(0-9«„“])"
 )
 """End of a sentence, as in the embedded reader's training texts; also after 'payé' and '60 €', and before 'Über'."""
 NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")

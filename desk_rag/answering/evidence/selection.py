@@ -35,6 +35,7 @@ from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.rows import Lookup, look_up
 from desk_rag.answering.requirements.statements.offices import names_holder
+from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.documents.sentences import quotable, quoted_parts, stands_in
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
@@ -268,7 +269,7 @@ class EvidenceSelector:
             candidates_by_ids[ids] = Candidate(ids, 0.0)
         spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
         kind = kind_asked(question)
-        shorts = ShortAnswers(question, sentence.text)
+        shorts, doubts = ShortAnswers(question, sentence.text), ValueDoubts(question, sentence.text)
         for span in spans:
             offsets = shorts.whole(span.begin - occurrence.begin, span.end - occurrence.begin)
             if offsets is None:
@@ -278,7 +279,8 @@ class EvidenceSelector:
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
                 bonus = self._bonus(self._config.span_weight, span.score)
                 bonus += preference.nats(*offsets)
-                bonus -= 0.0 if kind is None or is_of_kind(kind, text) else _OTHER_KIND_NATS
+                is_fit = (kind is None or is_of_kind(kind, text)) and not doubts.reason(*offsets)
+                bonus -= 0.0 if is_fit else _OTHER_KIND_NATS
                 candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
         return list(candidates_by_ids.values())
 

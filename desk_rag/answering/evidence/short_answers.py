@@ -56,6 +56,8 @@ _NEGATED_KINDS = frozenset(
 )
 _OF = re.compile(r"\s+of\s+(?:the\s+|an?\s+)?(?P<thing>[a-z]{3,})")
 _MEASURED = re.compile(r"\d[\d.,]*\s?[a-z]+", re.I)
+_REST_OF_NUMBER = re.compile(r"\d*(?:[.:,]\d+)+|\d+")
+_BEGIN_OF_NUMBER = re.compile(r"(?<![\d.:,/-])\d+[.:,](?:\d+[.:,])*\d*$")
 _GOES_ON = re.compile(r",?\s+(?:and|but)\s+(?:is|are|was|were|has|have|will|may|must|can)\b.*$", re.I | re.S)
 _BRACKETS = {")": "(", "]": "["}
 _CODE = re.compile(
@@ -70,6 +72,14 @@ _ASKS_CODE = re.compile(
     r"|ID|details|where\s+(?:do|should|can)\s+(?:I|we)\s+(?:pay|transfer))\b",
     re.I,
 )
+
+
+_SHARE_OF = re.compile(
+    r"(?P<verb>[a-z]+)\s+(?:only\s+|just\s+)?(?P<share>(?:half|an?\s+(?:third|quarter|fifth|tenth)|two\s+thirds|three\s+quarters"
+    r"|\d+\s?(?:%|per\s?cent))\s+of\s+(?:(?:the|our|its|their|my|a)\s+)?(?:[a-z]+\s+){0,2}?(?:of\s+)?)$",
+    re.I,
+)
+"""Before the whole of which a share is paid: 'We pay half of the fee of 780 pounds'."""
 
 
 class ShortAnswers:
@@ -99,7 +109,14 @@ class ShortAnswers:
         trimmed = self._trimmed(begin, end)
         if trimmed is not None and self._is_of_other(trimmed[1]):
             return None
+        trimmed = (self._with_share(trimmed[0]), trimmed[1]) if trimmed is not None else None
         return self._with_negation(*trimmed) if trimmed is not None and self._is_plain else trimmed
+
+    def _with_share(self, begin: int) -> int:
+        """The begin of 'half of the fee of 780 pounds', if the question asks for what is done with that half."""
+        share = _SHARE_OF.search(self._sentence, 0, begin) if self._kind is AnswerKind.AMOUNT else None
+        is_asked = share is not None and content_stems(share["verb"]) <= content_stems(self._question)
+        return share.start("share") if share is not None and is_asked else begin
 
     def _is_of_other(self, end: int) -> bool:
         """True for '460 m' of '17 km, 460 m of ascent', if nobody asks for the ascent."""
@@ -137,7 +154,13 @@ class ShortAnswers:
         for close, opening in _BRACKETS.items():
             while text.endswith(close) and text.count(close) > text.count(opening):
                 text = text[:-1].rstrip()
-        return (begin, begin + len(text)) if text.strip() else None
+        return self._whole_number(begin, begin + len(text)) if text.strip() else None
+
+    def _whole_number(self, begin: int, end: int) -> tuple[int, int]:
+        """'15.30' for the '15' that a span ends or begins with inside of a number."""
+        behind = _REST_OF_NUMBER.match(self._sentence, end) if self._sentence[end - 1].isdigit() else None
+        before = _BEGIN_OF_NUMBER.search(self._sentence, 0, begin) if self._sentence[begin].isdigit() else None
+        return (begin if before is None else before.start()), (end if behind is None else behind.end())
 
 
 def is_unasked_code(question: str, words: str, quote: str) -> bool:

@@ -19,6 +19,8 @@ from desk_rag.documents.sentences import quotable
 
 _PER_WORD, _MOST = 2.0, 4.0
 """Log-odds that a line loses for each word that another has besides, and in all; see "Lines alike" in bench/LOG.md."""
+_HOW = content_stems("how much many long often far high large cost costs")
+"""Words of a question that say only which kind of answer it wants."""
 _ASKS_LAST = re.compile(r"\b(?:latest|newest|most\s+recent(?:ly)?|last(?!\s+(?:year|month|week|night|name)\b))\b", re.I)
 _ITEM = re.compile(r"^\W{0,3}(?:[-*•]|\d{1,3}[.)])\s")
 _LABELLED = re.compile(r"^[^:;]{1,40}:\s")
@@ -42,9 +44,14 @@ class Siblings:
         more = [
             len(words - own)
             for _, unit_form, words in rivals
-            if own < words and (form == unit_form != "" or (of_kind and own))
+            if own < words and (form == unit_form != "" or (of_kind and (own or self._are_all(words))))
         ]
         return max(min(_MOST, _PER_WORD * max(more, default=0)), self._older(sentence, own, rivals))
+
+    def _are_all(self, words: set[str]) -> bool:
+        """True for all words of a question that name what it is about, several of them."""
+        named = self._asked - _HOW
+        return len(named) > 1 and named <= words
 
     def _older(self, sentence: str, own: set[str], rivals: Sequence[tuple[str, str, set[str]]]) -> float:
         """Return the penalty of a dated line if the question asks for the last one and a later line fits as well."""

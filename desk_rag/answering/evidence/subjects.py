@@ -46,6 +46,7 @@ _ALIKE = 4
 """Letters by which 'decide' and 'decision' are alike."""
 _FOR_MONEY = re.compile(r"\bfor\s+(?:[€$£]\s?)?\d")
 _DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
+_DONE_TO = re.compile(r"^when\s+(?:was|were)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,}ed)\b", re.M)
 _PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
 _PROPER = re.compile(r"\b[A-Z][\w’'-]+(?:\s+[A-Z][\w’'-]+)*")
 _AUXILIARY = re.compile(r"\b(?:do|does|did|will|would|shall|should|can|could|may|might|must)\s+$", re.I)
@@ -125,6 +126,9 @@ def _lacks_deed(question: str, quote: str, verb: set[str]) -> bool:
 
 def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
     """What somebody did by the question, if a sentence has neither the person nor what was done."""
+    done_to = _DONE_TO.search(question[:1].lower() + question[1:])
+    if done_to is not None and _lacks_deed(question, quote, content_stems(done_to["verb"])):
+        return (done_to["verb"],)
     doing = _DOING.search(question)
     if doing is None:
         return ()

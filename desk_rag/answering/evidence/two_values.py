@@ -57,6 +57,11 @@ _PAIR = re.compile(
 )
 """One of the entries of '{"A1": (841, 594), "A3": (420, 297)}'."""
 _NUMBER = re.compile(r"#?\w*\d[\w.]*(?<!\.)")
+_ITEM = re.compile(
+    r"(?:^|[,;:]\s|\band\s)(?P<name>[a-z-]{3,}(?:\s[a-z-]{3,})?)\s+(?P<number>[€$£]?\d[\d.,]*(?<![.,]))(?=\s*(?:[,;.]|$|\band\b))",
+    re.I,
+)
+"""An item of a list of prices or counts in a sentence."""
 _HOW = re.compile(r"^how\s+(?P<word>high|tall|long|wide|deep|heavy|thick)\b", re.IGNORECASE)
 _MEASURES = {
     "high": "high(?:er)?|height|taller|tall", "tall": "tall(?:er)?|high(?:er)?|height", "long": "long(?:er)?|length",
@@ -91,7 +96,7 @@ class ValuePreference:
         self.is_whole = entry is not None
         """True if the value is the whole short answer."""
         self._wanted = entry or self._wanted or _by_agent(question, sentence) or _by_measure(question, sentence)
-        self._wanted = self._wanted or _by_owner(question, sentence)
+        self._wanted = self._wanted or _by_owner(question, sentence) or _of_list(question, sentence)
         if entry is None and kind_asked(question) is AnswerKind.NAME:
             self._wanted = _name_by_role(question, sentence) or _subject(question, sentence) or self._wanted
         self._clauses = [] if self._wanted else _with_or_without(question, sentence) or _clauses(question, sentence)
@@ -164,6 +169,16 @@ def _by_owner(question: str, sentence: str) -> _Part | None:
     ]
     own = [part for part, names in clauses if names & asked]
     return own[0] if len(own) == 1 and any(not names & asked for _, names in clauses) else None
+
+
+def _of_list(question: str, sentence: str) -> _Part | None:
+    """The number of the one item that the question names in full: 'medium 27.50' in 'large dog 32.50, medium 27.50'."""
+    items = list(_ITEM.finditer(sentence))
+    if len(items) < 2 or kind_asked(question) in (AnswerKind.NAME, AnswerKind.TIME):
+        return None
+    asked = content_stems(question)
+    named = [one for one in items if content_stems(one["name"]) and content_stems(one["name"]) <= asked]
+    return _Part(*named[0].span("number")) if len(named) == 1 else None
 
 
 def _names(text: str) -> set[str]:

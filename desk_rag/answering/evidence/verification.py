@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source
+from desk_rag.answering.evidence.siblings import Siblings
 from desk_rag.answering.evidence.subjects import missing_subjects
 from desk_rag.answering.requirements.answer_kinds import asks_whether
 from desk_rag.answering.requirements.objections import Objections, says_all
@@ -181,6 +182,7 @@ def verify_answer(
     objected = single is not None and (
         _is_objected(question, single.quote, place_of_source(by_number[single.source_number]))
         or _asks_of_others(question, single, sources)
+        or (is_row and _has_fuller_row(question, single, sources))
     )
     if unmet or objected:
         return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet)
@@ -202,6 +204,12 @@ def _is_objected(question: str, quote: str, place: Place) -> bool:
     """True if something speaks against the quote, as one of its passage."""
     objections = Objections(question)
     return objections.penalty(quote) + objections.of_passage(place, quote) > 0
+
+
+def _has_fuller_row(question: str, citation: Citation, sources: Sequence[Source]) -> bool:
+    """True if another row that was read of the same document has more of the question's words than the quoted one."""
+    places = tuple(place_of_source(source) for source in sources if source.path == citation.path)
+    return Siblings(question, places).penalty(citation.quote) > 0
 
 
 def _asks_of_others(question: str, citation: Citation, sources: Sequence[Source]) -> bool:

@@ -26,7 +26,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
-from desk_rag.answering.questions.disagreement import look_alikes
+from desk_rag.answering.questions.disagreement import drafts, look_alikes
 from desk_rag.answering.questions.folder import written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
@@ -45,7 +45,7 @@ from desk_rag.answering.requirements.correspondence import correspondents
 from desk_rag.answering.requirements.dates import dates, days_until, past_note, relative_note, when_asked, without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.rows import fields, rows_alike
+from desk_rag.answering.requirements.rows import rows_alike
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.retrieval.capitals import as_in_documents
@@ -161,10 +161,14 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     elif steps := parts.by_way_of(question):
         yield from _by_way_of(reader, question, steps, look)
     else:
-        events = mails.name_correspondent(_one_fact(reader, question, look), question)
-        yield from look_alikes.with_others(
+        one_fact = drafts.finals_first(
+            lambda files: _one_fact(reader, question, replace(look, under=files)), reader.store, question, under
+        )
+        events = mails.name_correspondent(one_fact, question)
+        compared_with_others = look_alikes.with_others(
             events, reader.store, question, under, embedder=reader.embedder, span_scorer=reader.span_scorer
         )
+        yield from drafts.marked(compared_with_others, question)
 
 
 def _of_whole_folder(
@@ -186,7 +190,8 @@ def _of_whole_folder(
     elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
     else:
-        events = whole_folder_answer(reader.store, question, request, under)
+        named = named_files(reader.store, question, under).indexed
+        events = whole_folder_answer(reader.store, question, request, named or under)
     return (yield from _passing(events))
 
 
@@ -302,8 +307,6 @@ def _speaks_against(question: str, done: Answer) -> str:
 def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:
     """A sentence about other rows of the quoted table that fit the question as well; empty if there are none."""
     citation = done.citations[0]
-    if not fields(citation.quote):
-        return ""
     texts = [passage.chunk.text for passage in store.passages_of(citation.path)]
     others = rows_alike(question, citation.quote, done.text, texts)
     return (

@@ -5,6 +5,7 @@ Matching goes by words (`matching`), so that it is exact, fast and the same each
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -33,6 +34,7 @@ from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import clean_name, shown_path
@@ -40,6 +42,7 @@ from desk_rag.sanitize import clean_name, shown_path
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MOST_ROWS = 200
 """Rows that are shown; more are counted."""
 _MOST_NEAR = 5
@@ -78,8 +81,9 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     rows, left_out = matches.rows, ""
     if request.form is Form.FILES:
         rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
-    if request.form is Form.TOTAL:
-        rows, left_out = _of_one_column(rows, question)
+    if request.form in (Form.TOTAL, Form.COUNT):
+        is_total = request.form is Form.TOTAL
+        rows, left_out = _of_one_column(rows, question) if is_total else _of_named_tables(rows, request.subject)
     fewest = 2 if request.form is Form.TOTAL else 1
     if len(rows) < fewest:
         return
@@ -91,6 +95,23 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     read = (began, matches.passages, matches.files)
     doubtful = bool(disregarded) or (matches.only_near and request.form in (Form.COUNT, Form.TOTAL))
     yield from finish(store, question, text, shown, under, read, support=0.0 if doubtful else None)
+
+
+def _of_named_tables(rows: Sequence[Row], subject: str) -> tuple[list[Row], str]:
+    """The rows of the tables that are called what is counted, of that year, and a sentence about the other lines."""
+    years, noun = set(_YEAR.findall(subject)), content_stems(subject.split()[0])
+    named = [
+        row
+        for row in rows
+        if amounts.fields_of(row.text)
+        and years <= set(_YEAR.findall(row.passage.path.stem))
+        and noun <= content_stems(row.passage.path.stem)
+    ]
+    if not years or not noun or not named or len(named) == len(rows):
+        return list(rows), ""
+    others = Counter(clean_name(row.passage.path.name) for row in rows if row not in named)
+    names = "; ".join(f"{name} ({plural(count, 'line')})" for name, count in others.items())
+    return named, f"\nNot counted, because the table is called otherwise: {names}."
 
 
 def _copies(store: Store, rows: Sequence[Row], matches: Matches) -> list[str]:

@@ -18,6 +18,8 @@ UNITS = (
     {"min", "mins", "minute", "minutes"}, {"kwh"}, {"mile", "miles", "mi"}, {"m3", "m³", "cbm"},
 )  # fmt: skip
 """Names of units of measure, those of one unit together."""
+_OF_TIME = frozenset({"hour", "min"})
+_HOW_MANY = re.compile(r"^how\s+many\s+(?P<unit>[a-z]+[³3]?)\b", re.I)
 _MEASURES = frozenset[str]().union(*UNITS)
 _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value paid payment charge expense expenses")
 _ASKS_MONEY = re.compile(
@@ -103,7 +105,17 @@ def not_the_sum(question: str, answer: str, quote: str) -> str:
         columns = [column for column, value in fields_of(quote).items() if value == answer] or [""]
         if measure := measure_of(columns[0], answer):
             return f"The question asks for money, and “{answer}” has the unit “{measure}”"
+    if unit := _unit_missing(question, quote):
+        return f"The question asks how many {unit}, and the quote speaks of none"
     return _PART if _is_part(question, quote) else ""
+
+
+def _unit_missing(question: str, text: str) -> str:
+    """The unit of measure that a question counts, if a text has it in no form; hours may be told by the clock."""
+    counted = _HOW_MANY.match(question.strip())
+    unit = counted["unit"].lower() if counted is not None else ""
+    names = next((names for names in UNITS if unit in names and not names & _OF_TIME), None)
+    return unit if names is not None and not names & set(re.findall(r"[^\W\d_]+[³3]?", text.lower())) else ""
 
 
 def _is_part(question: str, quote: str) -> bool:

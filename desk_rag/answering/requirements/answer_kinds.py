@@ -82,7 +82,7 @@ _CODE = re.compile(r"\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_TIME = re.compile(
     r"(?:[€$£¥]|\b(?:EUR|USD|GBP|CHF|SEK|NOK|DKK)\b)\s?\d[\d.,]*|\d[\d.,]*\s?(?:[€$£¥%°]|(?:EUR|USD|GBP|CHF|SEK|NOK|DKK"
-    r"|crowns?|euros?|dollars?|pounds?|francs?|per\s?cent|[cm]?m2?|km|k?g|k?Wh?|litres?)\b)"
+    r"|crowns?|euros?|dollars?|pounds?|francs?|per\s?cent|[cm]?m2?|km|k?g|k?Wh?|litres?|[CF])\b)"
     r"|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|\b[A-Z]{2,}-\d[\w-]*|\b(?:flat|room|floor|house|page|part|chapter|table|seat|platform|gate"
     r"|number|no\.?|unit|building|apartment|suite|box|shelf|row)\s\d+[a-z]?\b",
     re.I,
@@ -121,6 +121,10 @@ _PREPOSITION = (
     r"|next|within|towards?|through|across|via|onto|among|against|after|past|beyond|up|down|here|there|home|abroad)"
 )
 _AT_PLACE = re.compile(rf"(?:\b{_PREPOSITION}\b(?:\W+\w+){{0,3}}?\W*|[:–—=|]\s*)$", re.I)
+_ASKS_WHERE_IS = re.compile(r"^where\s+(?:is|are|was|were)\s+", re.I)
+_IS = re.compile(r"\b(?:is|are|was|were)\s+$", re.I)
+_OF_PLACE = re.compile(r"(?:(?:the|an?|our|my|his|her|their)\s|[^\W\d_a-z])")
+"""'The assembly point is the gate' says where it is; 'is open' does not."""
 _IS_PLACE = re.compile(rf"\W*{_PREPOSITION}\b", re.I)
 _ASKS_WHO_DID = re.compile(
     r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
@@ -252,7 +256,8 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     'borrowed from the school' does not tell who borrowed, nor 'Present: Ana, Ben' where Ben works.
     """
     before = quotes[: max(0, quotes.find(answer))]
-    is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes
+    is_named = _ASKS_WHERE_IS.match(question) and _IS.search(before) and _OF_PLACE.match(answer)
+    is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes or is_named
     if question.lower().startswith("where ") and not is_place:
         return f"The question asks where, and the quote does not say that it is at “{answer}”"
     verb = verb_of_who(question)

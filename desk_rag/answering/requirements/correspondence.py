@@ -50,6 +50,7 @@ _OF_LETTERS = re.compile(
     r"\b(?:(?:e-?)?mails?|messages?|letters?|subject|senders?|recipients?|sen[dt]|wrote|written|write|repl(?:y|ied)|received)\b",
     re.I,
 )
+_SAID = re.compile(rf"\b{_SAY}\b|\b(?:told|notice|invit\w+|contact\w*|resign\w*|agree[sd]?|confirm\w*)\b", re.I)
 _NOBODY = frozenset(
     """i we you he she they it us me them him her my our your his their someone somebody anyone anybody everyone the a
     an this that all last first write send mail mails email e-mail order each show list find give""".split()  # noqa: SIM905
@@ -99,6 +100,11 @@ def correspondents(question: str) -> Correspondents:
 def asks_of_letters(question: str) -> bool:
     """True if a question speaks of mails or letters, so that the heading of one may answer it."""
     return _OF_LETTERS.search(question) is not None
+
+
+def asks_of_header(question: str) -> bool:
+    """True if a question asks who wrote, to whom, or when something was written or said."""
+    return asks_of_letters(question) or bool(correspondents(question)) or _SAID.search(question) is not None
 
 
 def is_header(line: str) -> bool:

@@ -19,6 +19,12 @@ _MONTH = re.compile(rf"(?<![\w])(?P<name>{_MONTH_NAMES})\.?(?![\w'’])", re.I)
 _ISO_MONTH = re.compile(r"(?<!\d)(?:19|20)\d\d-(?P<number>[01]\d)(?:-(?P<day>[0-3]\d))?(?!\d)")
 _DAY_MONTH = re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\.?\s+(?:of\s+)?(?P<name>{_MONTH_NAMES})\b", re.I)
 _MONTH_DAY = re.compile(rf"\b(?P<name>{_MONTH_NAMES})\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)", re.I)
+_HOLIDAYS = {
+    "new year's day": (1, 1), "valentine's day": (2, 14), "halloween": (10, 31), "christmas eve": (12, 24),
+    "christmas day": (12, 25), "boxing day": (12, 26), "new year's eve": (12, 31),
+}  # fmt: skip
+"""Days of the year that have a name."""
+_HOLIDAY = re.compile(rf"\b(?P<name>{'|'.join(_HOLIDAYS)})\b".replace("'", "['’]"), re.I)
 _WEEKDAY = re.compile(rf"\b(?P<name>{'|'.join(_WEEKDAYS)})s?\b", re.I)
 _NUMBER = r"\d+(?:[./-]\d+)*[a-z]?"
 _NUMBERED = re.compile(
@@ -145,6 +151,8 @@ def dated_kinds(question: str) -> Iterator[tuple[Kind, Value, str]]:
     days = [*_DAY_MONTH.finditer(bare), *_MONTH_DAY.finditer(bare)]
     for match in days:
         yield DAY, (_month(match["name"]), int(match["day"])), match.group()
+    for holiday in _HOLIDAY.finditer(bare):
+        yield DAY, _holiday(holiday["name"]), holiday.group()
     iso = list(_ISO_MONTH.finditer(bare))
     for match in iso:
         if match["day"]:
@@ -199,6 +207,10 @@ def _month(name: str) -> int:
     return [month[:3] for month in MONTHS].index(name.lower()[:3]) + 1
 
 
+def _holiday(name: str) -> tuple[int, int]:
+    return _HOLIDAYS[name.lower().replace("’", "'")]
+
+
 def _years(text: str) -> Iterator[tuple[int, Value]]:
     return ((match.start(), int(match.group())) for match in _YEAR.finditer(text))
 
@@ -215,6 +227,8 @@ def _days(text: str) -> Iterator[tuple[int, Value]]:
     for pattern in (_DAY_MONTH, _MONTH_DAY):
         for match in pattern.finditer(text):
             yield match.start(), (_month(match["name"]), int(match["day"]))
+    for match in _HOLIDAY.finditer(text):
+        yield match.start(), _holiday(match["name"])
     for match in _ISO_MONTH.finditer(text):
         if match["day"]:
             yield match.start(), (int(match["number"]), int(match["day"]))

@@ -17,9 +17,10 @@ from desk_rag.answering.requirements.answer_kinds import (
     only_dates_document,
     only_proposed,
 )
-from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
+from desk_rag.answering.requirements.correspondence import asks_of_header, asks_of_letters, is_header
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
+from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
 from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
@@ -68,6 +69,8 @@ _INSTEAD = tuple(
 """Deeds, each with the deeds that come before it or in its place."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
+_DRAFT = 4.0
+"""Log-odds that a sentence of a draft loses, so that it comes after one of the final text that says as much."""
 _OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
 """The same where it says that something is over or only planned, or is about another thing.
 
@@ -89,9 +92,11 @@ class Objections:
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
         self._instead = _instead_of(content_stems(question)) if of_event else []
+        self._finals = not asks_of_draft(question)
         self._holds = asks_what_holds(question)
         self._done = asks_when_done(question)
-        self._no_header = not of_event and not asks_of_letters(question)
+        asks_of_mails = asks_of_header(question) if of_event else asks_of_letters(question)
+        self._no_header = not asks_of_mails
 
     def penalty(self, sentence: str) -> float:
         """Log-odds to subtract from a sentence's score."""
@@ -117,9 +122,10 @@ class Objections:
     def of_origin(self, place: Place, sentence: str) -> float:
         """Log-odds to subtract for the place of the sentence.
 
-        Program code loses where the question is in plain words; constants lose nothing.
+        Program code loses where the question is in plain words, but constants lose nothing; so do words of a draft.
         """
-        lost = _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
+        lost = _DRAFT * (self._finals and is_draft(place))
+        lost += _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         return lost + self.of_passage(place, sentence)
 
     def of_passage(self, place: Place, sentence: str) -> float:

@@ -17,6 +17,8 @@ from desk_rag.answering.requirements.labels import look_up_contact, look_up_labe
 from desk_rag.answering.requirements.mentions import ENUMERATED, YEAR
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.statements.matters import is_contrary
+from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 FIELD = re.compile(r"(?:^|;\s)(?P<key>[^:;]{1,60}):\s(?P<value>[^;]*)")
@@ -52,6 +54,10 @@ _MEASURES = {
 _HOW_LARGE = re.compile(rf"how\s+(?P<word>{'|'.join(_MEASURES)})\s+(?:is|was|are|were)\b", re.I)
 _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _WHAT = re.compile(r"^\W*what(?!(?:['’]s|\s+\w+)\s+in\s)(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
+_MOST_COLUMNS = 8
+"""Words of a line in columns; more are a sentence."""
+_FEWEST_SHARED = 2
+"""Words that such a line shares with the question: '2023' and 'litres'."""
 _LONGEST_NAME = 4
 """Words of a cell that may be named by one of them."""
 _LEAST_COVERED = 0.8
@@ -90,7 +96,12 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
         return lookup
     line = look_up_label(question, places) or look_up_key(question, places)
     line = line or look_up_contact(question, places) or look_up_measure(question, places)
-    return None if line is None else Lookup(line.place, line.begin, line.end, line.value)
+    if line is None:
+        return None
+    text, first = line.place.text[line.begin : line.end], line.value[0] - line.begin
+    if is_contrary(question, text) or ValueDoubts(question, text).reason(first, line.value[1] - line.begin):
+        return None
+    return Lookup(line.place, line.begin, line.end, line.value)
 
 
 def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
@@ -205,6 +216,8 @@ def rows_alike(question: str, quote: str, answer: str, texts: Sequence[str]) -> 
     """The number of other rows of a table that the question means as much as the quoted one, with other values."""
     wanted = content_stems(question) - LIGHT
     cells = fields(quote)
+    if not cells:
+        return _columns_alike(question, quote, answer, texts)
     column = next((cell.key for cell in cells if cell.value == answer.strip()), "")
     named = {(cell.key, cell.value) for cell in cells if cell.key != column and _named(cell, wanted, question)}
     if len(cells) < 2 or not column or not named:
@@ -218,6 +231,21 @@ def rows_alike(question: str, quote: str, answer: str, texts: Sequence[str]) -> 
         if fits and of_line.get(column, answer) != answer and all(has_stem(s, content_stems(line)) for s in in_quote):
             others.add(line)
     return len(others)
+
+
+def _columns_alike(question: str, quote: str, answer: str, texts: Sequence[str]) -> int:
+    """The same for lines in columns without names: '8 January 2023   1500 litres', beside one of 2 October 2023."""
+    words = quote.split()
+    in_quote = content_stems(question) & content_stems(quote)
+    if len(words) > _MOST_COLUMNS or quote.rstrip().endswith((".", "!", "?")) or len(in_quote) < _FEWEST_SHARED:
+        return 0
+    others = {
+        line.strip()
+        for text in texts
+        for line in text.split("\n")
+        if line.strip() != quote and len(line.split()) == len(words) and in_quote <= content_stems(line)
+    }
+    return sum(answer.strip(" .") not in line for line in others)
 
 
 def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:

@@ -21,6 +21,9 @@ DENTIST = "Dentist Dr Pascoe: 28 November 2024 14:00 to 15:00; Place: 4 Abbey St
         ("What does the electrician charge?", "- 2.4 The electrician charges £11,870.", "2.4", None),
         ("What was charged?", "3. Étienne came.", "3.", None),
         ("What sticks?", "2. Door D3 sticks (Gus)", "2. Door D3", "Door D3"),
+        ("When does it open?", "It opens from 15.30 to 17.30.", "from 15", "from 15.30"),
+        ("How much did we pay?", "We paid half of the fee of 78 pounds.", "78 pounds", "half of the fee of 78 pounds"),
+        ("How much is the fee?", "We paid half of the fee of 78 pounds.", "78 pounds", "78 pounds"),
         ("How long is it?", "2.4 m is the length of it.", "2.4 m", "2.4 m"),
         ("When can it be loaded?", "It arrives not before 15 May.", "before 15 May", "not before 15 May"),
         (

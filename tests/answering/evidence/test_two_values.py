@@ -16,6 +16,7 @@ SAILS = 'SAILS = {"jib": (4.2, 1.8), "main": (7.5, 3.1), "spinnaker": (9.0, 5.5)
 
 
 SHEDS = "Sheds may not be larger than 1.8 by 2.4 metres nor higher than 2.2 metres."
+PRICES = "Prices 2025: large dog 32.50, medium 27.50, small 24.00; cats unchanged."
 JARS = "The honey: 31 jars from Ceres, 18 from Vesta, none from Juno."
 
 
@@ -42,6 +43,9 @@ JARS = "The honey: 31 jars from Ceres, 18 from Vesta, none from Juno."
         ("Which sails are there?", SAILS, None),
         ("Who changed the belt?", "Otto changed the belt in 2024.", "Otto "),
         ("When was the belt changed?", "Otto changed the belt in 2024.", None),
+        ("What does a medium dog cost?", PRICES, "27.50"),
+        ("What does a large dog cost?", PRICES, "32.50"),
+        ("What does a dog cost?", PRICES, None),
         ("How high may a shed be?", SHEDS, "2.2 metres"),
         ("How wide may a shed be?", SHEDS, None),
         ("How many jars came from Juno?", JARS, "none from Juno."),

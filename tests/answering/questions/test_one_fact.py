@@ -45,6 +45,8 @@ PUMP = Place("The seal of the pump must be renewed within 14 days. Fee: 88.50; i
         ("Was the fee for the pump 88.50?", "88.50", PUMP, False),
         ("Must the seal be renewed?", "must be renewed within 14 days", PUMP, False),
         ("How long may the seal of the pump stay?", "within 14 days", PUMP, False),
+        ("Has Tovey been paid for the shed?", "145.00", Place("What: shed; By: Tovey; Cost: 145.00", "c", 0), True),
+        ("Is the shed insured for 500?", "for 500", Place("The shed is insured for 500.", "c", 0), False),
         ("What does Judith do?", "5 January", Place("Judith 5 January", "birthdays", 0), True),
         ("What does Judith do?", "office manager", Place("Judith is the office manager.", "c", 0), False),
         ("When was the pool opened?", "3 May", Place("The pool was to be opened on 3 May.", "c", 0), True),

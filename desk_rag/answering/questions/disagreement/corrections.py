@@ -25,6 +25,7 @@ from desk_rag.answering.questions.disagreement.values import (
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.places import place_of_passage
+from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 
@@ -58,8 +59,8 @@ def correction_of(
         passage = store.passage(hit.chunk_id, under)
         if passage is None or passage.path == citation.path:
             continue
-        units = list(_correcting(passage, question, done.text))
-        if not units:
+        units = list(_correcting(passage, question, done.text, citation.quote))
+        if not units or (is_draft(place_of_passage(passage)) and not asks_of_draft(question)):
             continue
         order = _order(day_of(store, passage.path), quoted_day)
         if order is not None and order < 0:
@@ -82,7 +83,7 @@ def _order(one: Date | None, other: Date | None) -> int | None:
     return (mine > others) - (mine < others)
 
 
-def _correcting(passage: Passage, question: str, answer: str) -> Iterator[str]:
+def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Iterator[str]:
     """The sentences that take the answer back or announce a change of it; after the former, the next one too."""
     asked, of_answer = content_stems(question), content_stems(answer)
     numbers, words, about = numbers_of(answer), of_answer - asked, asked - of_answer
@@ -90,6 +91,7 @@ def _correcting(passage: Passage, question: str, answer: str) -> Iterator[str]:
     units = list(quotable(passage.chunk.text))
     for unit, following in zip(units, [*units[1:], ""], strict=True):
         names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
+        names_old = names_old and not _counts_other(numbers, unit, f"{question} {quote}")
         takes_back = names_old and CORRECTS.search(unit) is not None
         shared, of_labels = about & content_stems(unit), about & labels
         if takes_back:
@@ -110,6 +112,13 @@ def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: t
         return ""
     is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not _is_part(old[0], value)
     return value if is_other and log_odds(scores, text, unit) >= _LEAST_LOG_ODDS else ""
+
+
+def _counts_other(numbers: set[str], unit: str, context: str) -> bool:
+    """True if a number of the old value counts something of which neither question nor quote speaks: '21 days'."""
+    counted = re.findall(r"(?<![\w.,])(\d[\d.,]*)\s+([a-z]{3,}s)\b", unit)
+    stems = content_stems(context)
+    return any(number in numbers and not content_stems(noun) & stems for number, noun in counted)
 
 
 def _is_part(old: str, new: str) -> bool:

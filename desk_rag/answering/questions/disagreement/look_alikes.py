@@ -38,7 +38,14 @@ from desk_rag.answering.questions.disagreement.newest import (
     newest_first,
     said_by,
 )
-from desk_rag.answering.questions.disagreement.values import PERSON, VALUE, differ, log_odds, value_in
+from desk_rag.answering.questions.disagreement.values import (
+    PERSON,
+    VALUE,
+    differ,
+    log_odds,
+    units_of,
+    value_in,
+)
 from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
@@ -47,6 +54,7 @@ from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
+from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
 
@@ -72,6 +80,7 @@ _LIGHT = content_stems("number date day time name amount")
 _COSTS = content_stems("cost costs charge charged price paid pay bill")
 """Words for what is to be paid, of which one document has this and another that."""
 _CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)\b", re.I)
+_RATE = re.compile(r"\d(?:\s?[^\W\d]+)?\s+(?:an?|per|each)\s+(?P<per>[a-z]{3,})", re.I)
 _ASKS_HOLDER = re.compile(r"^who(?:['’]s|\s+(?:is|are))\s+(?:the|our|my)\b", re.I)
 """Asks who has an office or a task, which passes from one person to the next."""
 _MOST_SUPPORT = 0.3
@@ -79,6 +88,8 @@ _MOST_SUPPORT = 0.3
 _NAMED_AS_HOLDER = 0.75
 """Least support of an answer that the newest of several documents gives in so many words."""
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".properties"})
+_LONGEST_VALUE = 3
+"""Words of a short answer that is a value; more, if they are nearly all of a quote, are a statement."""
 _OF_FRAME, _OF_QUESTION = 0.75, 0.5
 """Shares of the words of the quote, without the answer, and of the question that the other sentence must have."""
 
@@ -99,7 +110,7 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
         )
         field = next((field for field in fields if content_stems(field.label) == wanted), None)
         having += [(row, field)] if field is not None else []
-    if not 2 <= len(having) <= _MOST_SHOWN or not all(_are_alike(having[0][0], row) for row, _ in having[1:]):
+    if not 2 <= len(having) <= _MOST_SHOWN or not all(are_alike(having[0][0], row) for row, _ in having[1:]):
         return
     if len({field.value.casefold() for _, field in having}) < len(having):
         return
@@ -146,6 +157,8 @@ def with_others(
         corrected = _correction(store, done, question, under, span_scorer)
         corrected = (successor.row, successor.name) if successor is not None else corrected
         rows += [row for row in others if row.passage.path not in {known.passage.path for known in rows}]
+        if not asks_of_draft(question):
+            rows = [row for row in rows if not is_draft(place_of_passage(row.passage))]
         rows = [row for row in rows if corrected is None or row.passage.path != corrected[0].passage.path]
         if not rows and corrected is None:
             yield from text
@@ -191,8 +204,8 @@ def _at_time_asked(
         if latest == done.citations[0].path:
             return done
         row = next((row for row in rows if row.passage.path == latest), None)
-        value = ""
-        if row is not None:
+        value = row.text if row is not None and _is_statement(done) else ""
+        if row is not None and not value:
             (scores,) = span_scorer.read(question, [place_of_passage(row.passage)])
             value = value_in(question, scores, row.passage.chunk.text, row.text, _pattern(question))
         if value:
@@ -226,21 +239,28 @@ def _other_values(
         own, whole = _context(own_source, own_source.text) & asked, True
     if len(own) < fewest:
         return
+    of_value = own & content_stems(" ".join([*Requirements(question).asked, *units_of(done.text)]))
     seen = {citation.path}
     for source in done.sources:
         if source.path in seen:
             continue
+        is_newer = of_value and _is_newer(store, source.path, citation.path, question)
+        wanted = [own, of_value] if is_newer else [own]
         (scores,) = span_scorer.read(question, [place_of_source(source)])
-        units = [unit for unit in quotable(source.text) if pattern.search(unit) and _is_money_like(done.text, unit)]
-        ranked = sorted(units, key=lambda unit: -log_odds(scores, source.text, unit))
-        unit = ranked[0] if ranked else ""
-        if not unit or log_odds(scores, source.text, unit) < _LEAST_LOG_ODDS:
+        units = [unit for unit in quotable(source.text) if pattern.search(unit)]
+        units = [unit for unit in units if _is_money_like(done.text, citation.quote, unit)]
+        lines = {unit: _line_of(source.text, unit) if asks_at_last(question) else unit for unit in units}
+        odds = {unit: log_odds(scores, source.text, unit) for unit in units}
+        units = [
+            unit
+            for unit in units
+            if odds[unit] >= _LEAST_LOG_ODDS
+            and any(_speaks_of(stems, source, lines[unit], whole=whole) for stems in wanted)
+        ]
+        if not units:
             continue
-        line = _line_of(source.text, unit) if asks_at_last(question) else unit
-        stems = _context(source, source.text if whole else line)
-        needed = own - _COSTS if _COSTS & stems else own
-        if not all(has_stem(stem, stems) for stem in needed) or not own & content_stems(line):
-            continue
+        unit = max(units, key=lambda one: (_speaks_of(own, source, lines[one], whole=whole), odds[one]))
+        line = lines[unit]
         value = value_in(question, scores, source.text, unit, pattern)
         passage = store.passage(source.chunk_id, [source.path])
         if passage is None or not differ((done.text, citation.quote), (value, unit)):
@@ -253,9 +273,24 @@ def _other_values(
             yield Row(passage, unit)
 
 
-def _is_money_like(value: str, unit: str) -> bool:
-    """True unless a value is money and a sentence speaks of none."""
-    return _CURRENCY.search(value) is None or _CURRENCY.search(unit) is not None
+def _is_newer(store: Store, path: Path, quoted: Path, question: str) -> bool:
+    """True if a question asks for what holds now, and a document is dated later than the quoted one."""
+    return asks_in_present(question) and newest({one: day_of(store, one) for one in (path, quoted)}) == path
+
+
+def _speaks_of(wanted: set[str], source: Source, line: str, *, whole: bool) -> bool:
+    """True if a line, with what it stands under, has all that a quote has of the question, and some of it by itself."""
+    stems = _context(source, source.text if whole else line)
+    needed = wanted - _COSTS if _COSTS & stems else wanted
+    return all(has_stem(stem, stems) for stem in needed) and bool(wanted & content_stems(line))
+
+
+def _is_money_like(value: str, quote: str, unit: str) -> bool:
+    """True unless a value is money and a sentence speaks of none: by its currency, or as '12.40 an hour' of a rate."""
+    if _CURRENCY.search(value) is None or _CURRENCY.search(unit) is not None:
+        return True
+    rates = [{match["per"].lower() for match in _RATE.finditer(text)} for text in (quote, unit)]
+    return bool(rates[0] & rates[1])
 
 
 def _line_of(text: str, unit: str) -> str:
@@ -281,13 +316,15 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     if own is None:
         return []
     beside = indexed(store, [citation.path.parent])
-    alike = [row for row in beside if _are_alike(own, row) and row.path != own.path and _is_below(row.path, under)]
+    alike = [row for row in beside if are_alike(own, row) and row.path != own.path and _is_below(row.path, under)]
     if not 0 < len(alike) <= _MOST_COMPARED:
         return []
     of_value = {stem for stem in content_stems(done.text) if any(map(str.isdigit, stem))}
     frame = content_stems(citation.quote) - (of_value or content_stems(done.text))
+    frame = content_stems(citation.quote) if _is_statement(done) else frame
     of_question = question_stems & content_stems(citation.quote)
-    if len(frame) < 2 or len(of_question) < max(1.0, _OF_QUESTION * len(question_stems)):
+    of_document = question_stems & (of_question | content_stems(f"{own.path.stem} {own.title}"))
+    if len(frame) < 2 or not of_question or len(of_document) < _OF_QUESTION * len(question_stems):
         return []
     own_stems = _stems(own, store.passages_of(own.path))
     others = []
@@ -298,6 +335,12 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         sentence = _answering(passages, frame, of_question, done.text, question_stems, kind_asked(question))
         others += [sentence] if sentence is not None else []
     return others
+
+
+def _is_statement(done: Answer) -> bool:
+    """True if the short answer is nearly all of the quote, as where a question asks for yes or no."""
+    words = len(done.text.split())
+    return words > _LONGEST_VALUE and words > _OF_FRAME * len(done.citations[0].quote.split())
 
 
 def _asks_plainly(done: Answer, question: str) -> bool:
@@ -327,7 +370,7 @@ def _answering(
     return None
 
 
-def _are_alike(one: DocumentRow, other: DocumentRow) -> bool:
+def are_alike(one: DocumentRow, other: DocumentRow) -> bool:
     """True if two files of a folder share a word of their names, and their ending; files of settings need not."""
     suffixes = {path.suffix.lower() for path in (one.path, other.path)}
     same_place = one.path.parent == other.path.parent and (len(suffixes) == 1 or suffixes <= _SETTINGS)

@@ -25,7 +25,8 @@ _ASKS_AT_LAST = re.compile(r"\bin\s+the\s+end\b|\b(?:finally|eventually|ultimate
 _ASKS_IN_PRESENT = re.compile(
     r"^(?:up\s+to\s+)?(?:(?:at|by|in|on|from|to|for|with|of|since|until)\s+)?(?:who|what|which|where|when|how)\b"
     r"(?:(?!\b(?:was|were|did|had)\b).)*?"
-    r"\b(?:am|is|are|do|does|has|have|can|may|must)\b(?!.*\b(?:was|were|did|had)\b)",
+    r"\b(?:am|is|are|do|does|has|have|can|may|must)\b(?!.*\b(?:was|were|did|had)\b)"
+    r"|^(?:am|is|are|do|does|has|have|can|may|must)\b(?!.*\b(?:was|were|did|had)\b)",
     re.I,
 )
 _ASKS_THEN = re.compile(

@@ -31,6 +31,7 @@ CORRECTS = re.compile(
 )
 """Takes back what it names, or says it of the past."""
 _UNIT = re.compile(r"[€$£%]|[^\W\d_]{2,}")
+_RATE = re.compile(r"\b(?:an?|per|each)\s+[a-z]+")
 _NO_UNITS = frozenset(MONTHS) | frozenset(
     """
     at on in by from to of the and or about only now is was most least per each every until since am pm
@@ -66,8 +67,13 @@ def differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
             return False
     if not any(map(VALUE.search, (one[0], other[0]))):
         return True
-    units = [set(_UNIT.findall(value.lower())) - _NO_UNITS for value, _ in (one, other)]
+    units = [units_of(value) for value, _ in (one, other)]
     return not all(units) or bool(units[0] & units[1])
+
+
+def units_of(value: str) -> set[str]:
+    """The words of what a value counts: hours in '30 hours a week', and none in '12.40 an hour'."""
+    return set(_UNIT.findall(_RATE.sub(" ", value.lower()))) - _NO_UNITS
 
 
 def _marks(text: str) -> set[str]:

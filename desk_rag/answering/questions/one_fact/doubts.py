@@ -9,6 +9,7 @@ from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
+from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0,2}?)\s+do\W*$", re.I)
@@ -52,6 +53,10 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
         return "The question asks when it was done, and the quote says what was planned"
     if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
         return f"The question asks for yes or no, and “{answer}” says neither"
+    begin = quote.find(answer)
+    of_value = ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
+    if of_value:
+        return of_value
     return "" if asks_whether(question) else _of_another_thing(question, quote, place)
 
 

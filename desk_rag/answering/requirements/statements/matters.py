@@ -19,6 +19,8 @@ _CONTRARIES = tuple(
     )
 )  # fmt: skip
 """Words that part two things of one kind: who asks for the one is not answered by the other."""
+_PARTY = re.compile(r"\b(?P<root>[a-z]{3,}?)(?P<side>er|or|ee)s?\b", re.I)
+_LABELLED_PARTY = re.compile(r"(?:^|;\s|\n)(?:the\s+)?(?P<root>[a-z]{3,}?)(?P<side>er|or|ee|ed)s?:\s", re.I)
 _OF_KIND = re.compile(r"\b(?:an?|any)\s+(?P<thing>[a-z]{3,})\b(?!\s+(?:of|lot|few|bit|pair)\b)", re.I)
 _PLURAL = re.compile(r"\b(?:keep|have|own|bring|use|light|plant|sell|park|hold)\s+(?P<thing>[a-z]{3,}s)\b", re.I)
 
@@ -34,7 +36,16 @@ def is_contrary(question: str, sentence: str) -> bool:
         for mine, opposite in ((one, other), (other, one)):
             if mine & asked and not opposite & asked and opposite & stems and not mine & stems:
                 return all(opposite & clause for clause in numbered)
-    return False
+    return _names_other_party(question, sentence)
+
+
+def _names_other_party(question: str, sentence: str) -> bool:
+    """True if a question asks for the insurer, and a line is labelled 'Insured: …'; so for employer and employee."""
+    asked = {(party["root"].lower(), party["side"].lower() == "ee") for party in _PARTY.finditer(question)}
+    named = {
+        (party["root"].lower(), party["side"].lower() in ("ee", "ed")) for party in _LABELLED_PARTY.finditer(sentence)
+    }
+    return any((root, is_object) not in named and (root, not is_object) in named for root, is_object in asked)
 
 
 def is_of_another_kind(question: str, sentence: str, place: Place) -> bool:

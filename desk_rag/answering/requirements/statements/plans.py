@@ -10,7 +10,9 @@ import re
 from desk_rag.answering.requirements.dates import dates
 
 _ASKS_WHEN_DONE = re.compile(
-    r"^(?:when|(?:on|in|since|by)?\s*(?:what|which)\s+(?:day|date|month|year))\s+(?:was|were|did|has|have|had)\b", re.I
+    r"^(?:when|(?:on|in|since|by)?\s*(?:what|which)\s+(?:day|date|month|year))\s+(?:was|were|did|has|have|had)\b"
+    r"|^(?:has|have)\b.*\bbeen\b",
+    re.I,
 )
 _ASKS_OF_PLAN = re.compile(
     r"\b(?:to\s+(?:be|have|begin|start|open|finish|end|close)|due|should|ought|supposed|expected|planned|scheduled|meant|intended)\b",
@@ -26,7 +28,7 @@ _CLAUSE = re.compile(r"[;:]\s|[,.]\s+(?:but|and|yet)\s|\s(?:but|although)\s", re
 
 
 def asks_when_done(question: str) -> bool:
-    """True if a question asks when something was done, and not when it was planned to be."""
+    """True if a question asks when something was done or whether it has been, and not when it was planned to be."""
     plain = question.strip()
     return _ASKS_WHEN_DONE.match(plain) is not None and _ASKS_OF_PLAN.search(plain) is None
 

@@ -58,10 +58,10 @@ def other_model(key: str) -> str:
 def fit_path(text: str, width: int) -> Content:
     """Return a path in exactly `width` cells; leading folders go first, because the name says most."""
     content = Content(text)
-    parts = text.split("/")
+    parts = text.removesuffix("/").split("/")
     while content.cell_length > width and len(parts) > 1:
         parts = parts[1:]
-        content = Content("…/" + "/".join(parts))
+        content = Content("…/" + "/".join(parts) + "/" * text.endswith("/"))
     return fit(content, width)
 
 

@@ -282,6 +282,10 @@ def footer(answer: Answer) -> str:
     first_word = timings.ttft if timings.first_text is None else timings.first_text
     event = "first word" if answer.warm_chunks + answer.cold_chunks or not answer.found else "answered"
     basis = [answer.basis.summary] if answer.basis is not None else []
+    if answer.read_anew_chunks:
+        basis.append(f"{plural(answer.read_anew_chunks, 'passage')} read anew: faster here")
+    if timings.recompute_ratio > 0:
+        basis.append(f"{timings.recompute_ratio:.0%} of the passages' tokens recomputed")
     return "; ".join([*basis, f"{event} after {duration(first_word)}"])
 
 

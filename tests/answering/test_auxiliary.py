@@ -84,7 +84,7 @@ def test_a_model_that_is_its_own_auxiliary_is_loaded_once(
     model = build_model(FAMILIES[0])
     scheme = QuantScheme.uniform(model.spec.num_layers)
 
-    def prepare(settings: Settings, _say: object) -> ServingModel:
+    def prepare(settings: Settings, _say: object, _stop: object) -> ServingModel:
         loaded.append(settings.model)
         plain = PrefixVariant(0, prefill_prefix(model), Namespace(f"{len(loaded):032}"))
         return ServingModel(model, PrefixVariants((plain,)), GateReport(scheme, exact, exact, 0, 0))
@@ -101,7 +101,7 @@ def test_a_model_that_is_its_own_auxiliary_is_loaded_once(
 
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ModelSettings] = []
-    monkeypatch.setattr(auxiliary, "prepare", lambda settings, _say: seen.append(settings.model))
+    monkeypatch.setattr(auxiliary, "prepare", lambda settings, _say, _stop: seen.append(settings.model))
     big = ModelSettings(name="big/model", device="cuda", quantization="nf4", adapter="for the big one")
     settings = Settings(data_dir=tmp_path, model=big)
     prepare_auxiliary(settings)

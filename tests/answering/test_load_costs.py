@@ -59,7 +59,7 @@ def test_a_drive_slower_than_the_model_is_left_alone_and_the_words_are_the_same(
         assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
         assert answer.timings.loaded_bytes == 0
         assert (answer.raw, answer.text, answer.citations) == (loaded.raw, loaded.text, loaded.citations)
-        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)
+        assert "3 passages read anew: faster here" in footer(answer)
         assert answer_json(answer)["read_anew_chunks"] == 3
         # Two chunks take as long to read as one takes to prefill: two are loaded, one is prefilled meanwhile.
         engine.forget_loaded()  # what was read before it was known to be too slow is in memory
@@ -92,7 +92,7 @@ def test_full_prefill_is_taken_where_it_is_faster_and_the_answer_says_so(
         assert started and not any(started), "a read that has begun would hold up the pass"
         assert (answer.raw, answer.text, answer.citations) == (full.raw, full.text, full.citations)
         assert (answer.warm_chunks, answer.cold_chunks, answer.read_anew_chunks) == (0, 3, 3)
-        assert "0 of 3 chunks warm, 3 read anew: faster here" in footer(answer)
+        assert "3 passages read anew: faster here" in footer(answer)
         assert answer.mode is AnswerMode.CACHED and "stitch" in [stage.name for stage in answer.timings.stages]
         engine._connector.rates = FAST
         again = ask(engine, RENT)

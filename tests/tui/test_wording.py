@@ -75,6 +75,8 @@ def test_fit_path_is_exactly_as_wide_as_asked(text: str, width: int) -> None:
 
 def test_fit_path_keeps_the_name() -> None:
     assert fit_path("very/long/folder/report.pdf", 20).plain == "…/folder/report.pdf "
+    assert fit_path("very/long/reports/", 12).plain == "…/reports/  "
+    assert fit_path("a folder with a long name/", 12).plain == "a folder wi…"
 
 
 def test_fit_pads_and_cuts() -> None:

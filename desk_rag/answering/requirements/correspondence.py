@@ -50,6 +50,8 @@ _OF_LETTERS = re.compile(
     r"\b(?:(?:e-?)?mails?|messages?|letters?|subject|senders?|recipients?|sen[dt]|wrote|written|write|repl(?:y|ied)|received)\b",
     re.I,
 )
+_WHO_IS = re.compile(r"who(?:['’]s|\s+(?:is|was))\s+(?:the|our|my)\b", re.I)
+"""Asks for the holder of a part, who may be known by a mail alone: 'Who is the composer of the music?'"""
 _SAID = re.compile(rf"\b{_SAY}\b|\b(?:told|notice|invit\w+|contact\w*|resign\w*|agree[sd]?|confirm\w*)\b", re.I)
 _NOBODY = frozenset(
     """i we you he she they it us me them him her my our your his their someone somebody anyone anybody everyone the a
@@ -103,8 +105,10 @@ def asks_of_letters(question: str) -> bool:
 
 
 def asks_of_header(question: str) -> bool:
-    """True if a question asks who wrote, to whom, or when something was written or said."""
-    return asks_of_letters(question) or bool(correspondents(question)) or _SAID.search(question) is not None
+    """True if a question asks who wrote, to whom, when something was written or said, or who somebody is."""
+    if asks_of_letters(question) or correspondents(question) or _WHO_IS.match(question.strip()):
+        return True
+    return _SAID.search(question) is not None
 
 
 def is_header(line: str) -> bool:

@@ -47,7 +47,7 @@ class Narrowed:
     of_date: bool
     """True if the question names a date, and all these files have it."""
     words: str
-    """What they are, for the reader: 'the 8 mails', 'the 2 files of that date'."""
+    """The files in words: 'the 8 mails', 'the 2 files of that date'."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def with_others(
 def _correction(
     store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
 ) -> tuple[Row, str] | None:
-    """What corrects an answer, even a doubtful one, to a question that does not ask for what was said at first."""
+    """Return what corrects an answer, even a doubtful one; nothing if the question asks what was said at first."""
     if asks_then(question) or asks_whether(question) or not _asks_plainly(replace(done, support=None), question):
         return None
     return correction_of(store, done, question, under, span_scorer)

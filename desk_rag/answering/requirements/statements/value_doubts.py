@@ -55,7 +55,7 @@ _ROLE = re.compile(
 )
 """Before a name, the role in which it is named."""
 _BELONGS = re.compile(r"\b(?:owns?|owned|belong\w*|has|have|rents?|rented|hired?|booked|stayed|lives?)\b", re.I)
-"""What the persons of these roles do."""
+"""Verbs of a question that a card with such a role answers."""
 _BY = re.compile(r"\bby\s+(?:(?:the|our|my|Mrs?|Dr)\.?\s+)?$", re.I)
 _NUMBERS = ("mobile|cell", "fax", "home|private", "work|office|business")
 """Kinds of telephone numbers, each in the words that documents label them with."""
@@ -74,12 +74,8 @@ class ValueDoubts:
         """A sentence about characters [begin, end); empty if nothing around them speaks against them."""
         value = self._sentence[begin:end].strip()
         if self._negated:
-            is_said = _NEGATIVE.search(self._clause(begin, end)) is not None
-            return (
-                ""
-                if is_said
-                else f"The question asks for what is not so, and the quote does not say “not” of “{value}”"
-            )
+            doubt = f"The question asks for what is not so, and the quote does not say “not” of “{value}”"
+            return "" if _NEGATIVE.search(self._clause(begin, end)) else doubt
         if self._is_denied(begin, end):
             return f"The quote says that it is not “{value}”"
         before = self._sentence[:begin]
@@ -91,8 +87,8 @@ class ValueDoubts:
             return f"The question asks for {self._kind.value}, and “{value}” is a time of day"
         if self._kind is AnswerKind.TIME and (other := self._other_time(value)):
             return f"The question asks about “{other}”, and “{value}” is another time"
-        if self._kind is AnswerKind.PHONE and (asked := self._other_number()):
-            return f"The quote does not call “{value}” a {asked} number"
+        if self._kind is AnswerKind.PHONE and (number_kind := self._other_number()):
+            return f"The quote does not call “{value}” a {number_kind} number"
         if of_role := self._of_other_role(value, before):
             return of_role
         if column := self._other_column(before):
@@ -149,10 +145,10 @@ class ValueDoubts:
     def _is_opposite(self, begin: int) -> bool:
         """True for the hours of opening in a sentence that says both when it is open and when it is closed."""
         for pattern in _OPPOSITES:
-            asked = {one.lastgroup for one in pattern.finditer(self._question)}
-            said = [one.lastgroup for one in pattern.finditer(self._sentence)]
-            before = [one.lastgroup for one in pattern.finditer(self._sentence, 0, begin)]
-            if len(asked) == 1 and len(set(said)) == 2 and before and before[-1] not in asked:
+            sides = {match.lastgroup for match in pattern.finditer(self._question)}
+            of_quote = {match.lastgroup for match in pattern.finditer(self._sentence)}
+            before = [match.lastgroup for match in pattern.finditer(self._sentence, 0, begin)]
+            if len(sides) == 1 and len(of_quote) == 2 and before and before[-1] not in sides:
                 return True
         return False
 
@@ -171,6 +167,8 @@ class ValueDoubts:
 
     def _other_number(self) -> str:
         """The kind of number that the question asks for, if the quote names only another one."""
-        asked = [one for one in _NUMBERS if re.search(rf"\b(?:{one})\b", self._question, re.I)]
-        of_quote = [one for one in _NUMBERS if re.search(rf"\b(?:{one})\b", self._sentence, re.I)]
-        return asked[0].split("|")[0] if asked and of_quote and asked[0] not in of_quote else ""
+        of_question, of_quote = (
+            [words for words in _NUMBERS if re.search(rf"\b(?:{words})\b", text, re.I)]
+            for text in (self._question, self._sentence)
+        )
+        return of_question[0].split("|")[0] if of_question and of_quote and of_question[0] not in of_quote else ""

@@ -74,7 +74,7 @@ _ABOUT_A_CLAIM = re.compile(
 """Words in the name or heading of a paper about an invoice or an order, which may repeat its number."""
 _FIRST_NAME = re.compile(r"\bBill(?=\s+[A-Z][a-z])")
 _IN_A_SENTENCE = re.compile(r"\b(?:[a-z]+|Mr|Dr)\.?\s+$")
-"""What stands before a person in the name of a file; 'Bill Trotter.txt' alone may be a bill of Trotter's."""
+"""Words before a person's name in a file name; 'Bill Trotter.txt' alone may be a bill of Trotter's."""
 _NUMBER = r"(?P<number>(?=[\w./-]*\d)[A-Za-z0-9][\w./-]*[A-Za-z0-9]|\d)"
 _YEAR = re.compile(r"(?:19|20)\d\d")
 CLAIMS = frozenset({"invoice", "bill", "receipt"})

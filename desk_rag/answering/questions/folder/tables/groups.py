@@ -61,7 +61,7 @@ class _Asked:
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
-    """Yield the group with the largest or smallest sum, and the others'; nothing unless one table alone has such."""
+    """Yield an answer with the group of the largest or smallest sum, if exactly one table has groups."""
     asked = _asked(question, today)
     if asked is None:
         return

@@ -11,7 +11,7 @@ from desk_rag.documents.formats import place_units
 from desk_rag.documents.location import Location
 from desk_rag.errors import ConfigError, StoreError, of_system
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
-from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, put_aside
+from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, ChatsMoved, put_aside
 from desk_rag.store.chats.place import clear, places, settle
 from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat, SavedSource, SavedTurn
 
@@ -28,8 +28,18 @@ _ALL_TEXT = (
 class Chats:
     """The chats of one data directory."""
 
-    def __init__(self, database: ChatsDatabase) -> None:
-        self._database = database
+    def __init__(self, database: ChatsDatabase, root: Path | None = None) -> None:
+        """Hold an open database; with `root`, the data directory, it is opened anew after another process moved it."""
+        self._opened = database
+        self._root = root
+
+    @property
+    def _database(self) -> ChatsDatabase:
+        """The database, where it lies now."""
+        if self._root is not None and not self._opened.is_current():
+            self._opened.close()
+            self._opened = ChatsDatabase(settle(self._root), create=True)
+        return self._opened
 
     def add(self, chat_id: int | None, turn: SavedTurn) -> SavedAs:
         """Append a turn to a chat, or begin one if there is none with this id. Raises StoreError subclasses."""
@@ -174,7 +184,7 @@ class Chats:
 
     def close(self) -> None:
         """Close the database."""
-        self._database.close()
+        self._opened.close()
 
 
 def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
@@ -188,14 +198,16 @@ def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
         if create and place != root:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            return Chats(ChatsDatabase(place, create=create)), ""
+            return Chats(ChatsDatabase(place, create=create), root), ""
         except ChatsDamaged:
             name = put_aside(place)
-            chats = Chats(ChatsDatabase(place, create=True))
+            chats = Chats(ChatsDatabase(place, create=True), root)
             notice = f"The saved chats were damaged; they were put aside as quarantine/{name}"
             return chats, f"{notice}, and new ones were started."
     except FileNotFoundError:
         return None, ""
+    except ChatsMoved:
+        return open_chats(root, create=create)
     except (StoreError, OSError) as error:
         reason = error.message if isinstance(error, StoreError) else str(error)
         return None, f"Chats cannot be saved: {reason}"

@@ -31,6 +31,10 @@ class ChatsDamaged(StoreError):
     """The chats database cannot be read."""
 
 
+class ChatsMoved(StoreError):
+    """Another process has moved or replaced the chats database since it was opened."""
+
+
 class ChatsDatabase:
     """One connection to `chats.sqlite` in a data directory; its methods may be called from any thread.
 
@@ -38,7 +42,7 @@ class ChatsDatabase:
     """
 
     def __init__(self, root: Path, *, create: bool) -> None:
-        """Raises ChatsDamaged, UnknownFormat, ForeignPlace, StoreError; FileNotFoundError unless `create`."""
+        """Raises StoreError subclasses, such as ChatsDamaged and ChatsMoved; FileNotFoundError unless `create`."""
         self.path = root / CHATS
         self._turn = RLock()
         for end in ("", "-journal"):  # SQLite follows links, and writes
@@ -50,6 +54,10 @@ class ChatsDatabase:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
             except OSError as error:
                 raise of_system(error, self.path) or StoreError(f"{self.path} cannot be made: {error}.") from error
+        try:
+            self._identity = _identity(self.path)
+        except FileNotFoundError as error:
+            raise _moved(self.path) from error
         self._connection = sqlite3.connect(
             self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -65,6 +73,13 @@ class ChatsDatabase:
             raise
         self._connection.create_function("folded", 1, _folded, deterministic=True)
 
+    def is_current(self) -> bool:
+        """Return whether the file that was opened still has its name: another process may have moved it."""
+        try:
+            return _identity(self.path) == self._identity
+        except OSError:
+            return False
+
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Lend the connection. Raises ChatsDamaged, StoreError."""
@@ -73,10 +88,15 @@ class ChatsDatabase:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as one durable transaction. Raises StoreFull, StoreReadOnly, ChatsDamaged, StoreError."""
+        """Run the block as one durable transaction.
+
+        Raises StoreFull, StoreReadOnly, ChatsDamaged, StoreError; ChatsMoved if what it wrote would be lost.
+        """
         with self.read() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
+                if not self.is_current():
+                    raise _moved(self.path)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -120,6 +140,15 @@ def put_aside(root: Path) -> str:
     moved = home.move(root / CHATS, root / "quarantine", aside, proven)
     home.remove(root / f"{CHATS}-journal", proven)
     return name if moved else ""
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
+def _moved(path: Path) -> ChatsMoved:
+    return ChatsMoved(f"{path} has just been moved by another process.", remedy="Try again.")
 
 
 def _folded(text: object) -> str:

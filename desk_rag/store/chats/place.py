@@ -42,7 +42,8 @@ def settle(root: Path) -> Path:
     try:
         _move(root, place)
     except (sqlite3.Error, OSError, StoreError):
-        return root
+        moved_by_another = (place / CHATS).exists() or not (root / CHATS).exists()
+        return place if moved_by_another else root
     return place
 
 

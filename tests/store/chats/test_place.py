@@ -17,7 +17,7 @@ from desk_rag.cli.folders import purging
 from desk_rag.config import Settings
 from desk_rag.store.chats import place
 from desk_rag.store.chats.chats import Chats, forget_folder, open_chats
-from desk_rag.store.chats.database import ChatsDatabase
+from desk_rag.store.chats.database import ChatsDatabase, ChatsMoved
 from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store
 from tests.store import made
@@ -102,6 +102,49 @@ def test_two_processes_move_them_at_once(root: Path, data: Path, tmp_path: Path)
     assert [one.wait(timeout=60) for one in both] == [0, 0, 0]
     chats = opened(root)
     assert len(chats.rows()) == 16 and chats.get(number).turns == (TURN,)
+
+
+def test_another_process_moves_them_between_a_look_and_the_move(
+    root: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither process may begin a second database in the old place, which nobody would read again."""
+    number = of_an_older_version(root)
+    move = place._move
+
+    def after_another(old: Path, new: Path) -> None:
+        move(old, new)
+        move(old, new)
+
+    monkeypatch.setattr(place, "_move", after_another)
+    chats = opened(root)
+    chats.add(number, BOAT)
+    assert opened(root).get(number).turns == (TURN, BOAT) and not (root / "chats.sqlite").exists()
+
+
+def test_an_open_database_is_followed_when_another_process_moves_it(
+    root: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = of_an_older_version(root)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, "create_beside", fail)
+        stayed = opened(root)
+    assert not data.exists() or not list(data.iterdir())
+    opened(root)
+    assert (data / "chats.sqlite").exists() and not (root / "chats.sqlite").exists()
+    stayed.add(number, BOAT)
+    assert opened(root).get(number).turns == (TURN, BOAT) and not (root / "chats.sqlite").exists()
+
+
+def test_nothing_is_written_to_a_database_that_was_moved_away(root: Path, data: Path) -> None:
+    of_an_older_version(root)
+    old = ChatsDatabase(root, create=False)
+    opened(root)
+    with pytest.raises(ChatsMoved, match="Try again"), old.write():
+        pytest.fail("the block ran")
 
 
 @pytest.mark.parametrize("call", ["create_beside", "sync_file"])

@@ -49,6 +49,8 @@ class Status:
     chunks: int = 0
     with_vectors: int = 0
     warm: int = 0
+    auxiliary_warm: int | None = None
+    """Chunks with a cache of the auxiliary model; None if there is no such model."""
     kv_bytes: int = 0
     budget_bytes: int = 0
     stage: IndexStage | None = None
@@ -73,6 +75,11 @@ class Status:
     """True while the folders are being looked through or files are being read, or will be within seconds."""
     no_caches: str = ""
     """Why caches cannot be kept or read now, and what follows; empty if they can."""
+
+    @property
+    def fills_auxiliary(self) -> bool:
+        """Return whether, of all caches, only those of the auxiliary model are still to be made."""
+        return self.auxiliary_warm is not None and 0 < self.chunks <= self.warm and self.auxiliary_warm < self.chunks
 
 
 class Backend(Protocol):

@@ -29,7 +29,9 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
 
     folders = session.folders
     activity, paused = store.activity(), _left(store.pause_requested())
-    if activity is not None and _all_warm(activity, counts, session.settings.model.rungs):
+    auxiliary = store.auxiliary_share(folders)
+    auxiliary_warm = None if auxiliary is None else auxiliary[1]
+    if activity is not None and _all_warm(activity, counts, auxiliary_warm, session.settings.model.rungs):
         activity = replace(activity, stage=IndexStage.SCAN, done=0, total=0, waiting="")
     known = None if state.pid and activity is not None and activity.pid != state.pid else activity
     freshness = _freshness(known, paused, is_young=is_young)
@@ -46,6 +48,7 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
         chunks=counts.chunks,
         with_vectors=counts.with_vectors,
         warm=counts.warm,
+        auxiliary_warm=auxiliary_warm,
         kv_bytes=counts.kv_bytes,
         budget_bytes=counts.budget_bytes,
         stage=activity.stage if activity is not None and freshness is Freshness.INDEXING else None,
@@ -63,9 +66,10 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
     )
 
 
-def _all_warm(activity: Activity, counts: Counts, rungs: Sequence[int]) -> bool:
+def _all_warm(activity: Activity, counts: Counts, auxiliary_warm: int | None, rungs: Sequence[int]) -> bool:
     """Return whether answers have made the caches that the writer still waits to make."""
-    return activity.stage is IndexStage.WARM and len(rungs) == 1 and 0 < counts.chunks <= counts.warm
+    fewest = counts.warm if auxiliary_warm is None else min(counts.warm, auxiliary_warm)
+    return activity.stage is IndexStage.WARM and len(rungs) == 1 and 0 < counts.chunks <= fewest
 
 
 def _freshness(activity: Activity | None, paused: float | None, *, is_young: bool) -> Freshness:

@@ -48,7 +48,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         rows = store.documents()
         failed = [row for row in rows if row.state is FileState.FAILED]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
-        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share()
+        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share() or (0, 0)
         pins, away, written = store.pins(), store.kv_away, store.written_today()
         absent = presence.absent_folders(store)
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)

@@ -114,13 +114,16 @@ class StoreHealth:
         """Return the namespace with the most chunk KV; None if there is none."""
         return self._rows.fullest_namespace()
 
-    def auxiliary_share(self) -> tuple[int, int]:
-        """Return the bytes of the auxiliary model's chunk KV and the number of its chunks; (0, 0) without one."""
+    def auxiliary_share(self, under: Sequence[Path] = ()) -> tuple[int, int] | None:
+        """Return the bytes of the auxiliary model's chunk KV and the number of its chunks in scope; None without one.
+
+        The bytes are those of all folders.
+        """
         with self._database.read() as connection:
             name = auxiliary_of(connection, None)
         if not name:
-            return 0, 0
-        return self._rows.namespace_blocks(name), self._rows.warm(name, ())
+            return None
+        return self._rows.namespace_blocks(name), self._rows.warm(name, under)
 
     def coverage(self, embedder: str | None = None) -> Counts:
         """Return `counts` for the model, and the embedder if none is given, that cover most."""

@@ -215,7 +215,7 @@ def test_what_the_auxiliary_model_had_to_prefill_is_written_back(world: World, d
             with an_engine(both, data, streamed, auxiliary=opened, recompute=0.2, selector="aux", writer=writer) as e:
                 answer = ask(e, BICYCLE)
                 e.settle()
-                return answer, len(opened.take_live()), e.store.auxiliary_share()[1]
+                return answer, len(opened.take_live()), (e.store.auxiliary_share() or (0, 0))[1]
         finally:
             store_of.close()
 

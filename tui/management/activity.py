@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,8 @@ class StageRow:
     """Items per second; 0 while nothing is processed."""
     eta_seconds: float | None = None
     at_work: bool = False
+    of_auxiliary: bool = False
+    """True for the caches of the auxiliary model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +134,29 @@ class ActivityView:
 
 
 def _rows(status: Status, activity: Activity | None) -> tuple[StageRow, ...]:
-    at_work = activity.stage if activity is not None and (activity.total or activity.done) else None
-    known = (
-        (IndexStage.SCAN, 0, 0),
-        (IndexStage.WORDS, status.files, status.files),
-        (IndexStage.VECTORS, status.with_vectors, status.chunks),
-        (IndexStage.WARM, status.warm, status.chunks),
+    rows = [
+        StageRow(IndexStage.SCAN, 0, 0),
+        StageRow(IndexStage.WORDS, status.files, status.files),
+        StageRow(IndexStage.VECTORS, status.with_vectors, status.chunks),
+        StageRow(IndexStage.WARM, status.warm, status.chunks),
+    ]
+    if status.auxiliary_warm is not None:
+        rows.append(StageRow(IndexStage.WARM, status.auxiliary_warm, status.chunks, of_auxiliary=True))
+    if activity is None or not (activity.total or activity.done):
+        return tuple(rows)
+    of_auxiliary = activity.stage is IndexStage.WARM and status.fills_auxiliary
+    return tuple(
+        _at_work(row, activity) if row.stage is activity.stage and row.of_auxiliary is of_auxiliary else row
+        for row in rows
     )
-    rows = []
-    for stage, done, total in known:
-        if activity is None or stage is not at_work:
-            rows.append(StageRow(stage, done, total))
-            continue
-        moves = not activity.waiting
-        if stage in (IndexStage.SCAN, IndexStage.WORDS):
-            done, total = activity.done, activity.total
-        rows.append(StageRow(stage, done, total, activity.rate if moves else 0.0, activity.eta_seconds, at_work=True))
-    return tuple(rows)
+
+
+def _at_work(row: StageRow, activity: Activity) -> StageRow:
+    done, total = row.done, row.total
+    if row.stage in (IndexStage.SCAN, IndexStage.WORDS):
+        done, total = activity.done, activity.total
+    rate = 0.0 if activity.waiting else activity.rate
+    return replace(row, done=done, total=total, rate=rate, eta_seconds=activity.eta_seconds, at_work=True)
 
 
 def _left(until: float | None) -> float | None:

@@ -83,7 +83,7 @@ class CacheView:
             return None
         counts = store.counts(self._session.namespace())  # type: ignore[arg-type]
         outlook = store.outlook(None, 0.0)
-        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share()
+        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share() or (0, 0)
         return CacheReport(
             used=counts.kv_bytes,
             limit=counts.budget_bytes,

@@ -181,7 +181,7 @@ def _failure(failure: Failure) -> Content:
 
 
 def _stage(row: StageRow) -> Content:
-    name, unit = _NAMES[row.stage]
+    name, unit = ("warm: auxiliary", "chunks") if row.of_auxiliary else _NAMES[row.stage]
     if row.stage is IndexStage.SCAN and not row.at_work:
         return Content.styled(f"   {name:<20} nothing to look through now", "$foreground 60%")
     share = percent(row.done, row.total)

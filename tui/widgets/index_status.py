@@ -101,9 +101,11 @@ def _stage(status: Status, stage: IndexStage, detail: int) -> str:
             reason = f": {status.waiting}" if detail >= 2 else ""
             return f"caches wait{reason}; questions are answered{other}"
         return (f"waiting: {status.waiting}" if detail else status.waiting) + other
-    text = _VERBS[stage]
-    if detail >= 1 and status.total:
-        text += f" {status.done:,} of {status.total:,}"
+    text, done, total = _VERBS[stage], status.done, status.total
+    if stage is IndexStage.WARM and status.fills_auxiliary:
+        text, done, total = "auxiliary model's caches", status.auxiliary_warm or 0, status.chunks
+    if detail >= 1 and total:
+        text += f" {done:,} of {total:,}"
     if status.eta_seconds is not None and detail >= 2:
         text += f", {about(status.eta_seconds)} left"
     return text + other

@@ -8,11 +8,15 @@ import time
 
 from desk_rag.cli.doctor import examine
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.indexer.resident.facts import IndexingState
 from desk_rag.kv.types import Namespace
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.backend import Freshness, Status
+from desk_rag.tui.index_state import status_of
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.widgets.index_status import MOST_DETAIL, line
 from tests.store.made import NS, key, kv_files, kv_for
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import Open, World
@@ -48,6 +52,36 @@ async def test_activity_says_how_far_and_why_it_waits(opened: Open, world: World
         assert "2  could not be read: I/O error" in screen_text(pilot.app)
         published(world, waiting="on battery")
         await until(pilot, lambda: "waiting: on battery" in screen_text(pilot.app))
+
+
+async def test_caches_of_the_auxiliary_model_are_work_that_is_shown(opened: Open, world: World) -> None:
+    auxiliary, session = Namespace("a1" * (len(NS) // 2)), world.session()
+    with Store.open(world.settings.data_dir, world.settings.store, writer=True) as store:
+        store.register_model([NS], auxiliary)
+        passages = [passage.chunk for row in store.documents() for passage in store.passages_of(row.path)]
+
+        def fill(namespace: Namespace, number: int) -> None:
+            for chunk in passages[:number]:
+                name = key(chunk.text, namespace)
+                assert store.put_kv(name, kv_for(name), [chunk.chunk_id], 0.1)
+
+        def status() -> Status:
+            state = IndexingState(pid=os.getpid())
+            return status_of(store, store.counts(NS, None, [world.folder]), session, state, is_young=False)
+
+        fill(NS, len(passages))
+        fill(auxiliary, 1)
+        published(world, stage=IndexStage.WARM, done=5, total=8)
+        filling = status()
+        assert (filling.warm, filling.auxiliary_warm, filling.chunks) == (4, 1, 4)
+        assert "auxiliary model's caches 1 of 4, 4 min left" in line(filling, "", MOST_DETAIL).plain
+        async with opened() as pilot:
+            pilot.app.backend.now = filling
+            await pilot.press("f4")
+            await until(pilot, lambda: "▸ warm: auxiliary" in screen_text(pilot.app))
+            assert "25%  1 of 4 chunks" in screen_text(pilot.app) and "at work" in screen_text(pilot.app)
+        fill(auxiliary, len(passages))
+        assert status().freshness is Freshness.WATCHING, "answers have made what the writer still counts"
 
 
 async def test_pause_has_choices_and_work_now_reaches_the_writer(opened: Open, world: World) -> None:

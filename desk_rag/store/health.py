@@ -155,13 +155,16 @@ class StoreHealth:
         """Return up to `limit` KV files of a namespace, least recently read first; no use is counted."""
         return self._kv.sample(str(namespace), limit)
 
-    def break_even(self, namespace: Namespace) -> BreakEven | None:
-        """Return when caching pays, by rates measured here; None if there is too little KV to measure."""
+    def break_even(self, namespace: Namespace, *, on_gpu: bool = False) -> BreakEven | None:
+        """Return when caching pays, by rates measured here; None if there is too little KV to measure.
+
+        `on_gpu`: a GPU prefills, which costs more than a processor.
+        """
         rates = self._rows.rates(str(namespace))
         speed = self._kv.bytes_per_second(str(namespace)) if rates else None
         if rates is None or speed is None or not rates.prefill_seconds_per_token:
             return None
-        return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token)
+        return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token, on_gpu=on_gpu)
 
     def read_again(self, path: Path) -> None:
         """Have a damaged document read again at the next scan of its folder; any process may request that."""

@@ -235,13 +235,19 @@ def _figures(stored: StoredGate) -> dict[str, object]:
 
 def time_saved(settings: Settings) -> list[Finding]:
     """Compare the cost of prefill with that of loading, at this machine's rates (MatKV)."""
-    from desk_rag.answering.serving_model import stored_gates
+    import torch
 
+    from desk_rag.answering.serving_model import stored_gates
+    from desk_rag.kv.recompute.policy import AUXILIARY_NAMES
+
+    auxiliary = AUXILIARY_NAMES.get(settings.answer.auxiliary, settings.answer.auxiliary)
+    has_gpu = settings.model.device != "cpu" and torch.cuda.is_available()
     findings = []
     if exists(settings):
         with open_store(settings, writer=False) as store:
             for stored in stored_gates(settings.data_dir):
-                pays = store.break_even(stored.namespace)
+                on_processor = stored.model == auxiliary != settings.model.name
+                pays = store.break_even(stored.namespace, on_gpu=has_gpu and not on_processor)
                 if pays is not None:
                     verdict = Verdict.OK if pays.days else Verdict.WARN
                     remedy = "Answers are as fast without: set `budget_gib = 0` under [store]."

@@ -16,8 +16,8 @@ from desk_rag.documents.status import foreseen
 
 EAGER_BELOW = 0.8
 """Share of the limit that is filled with any chunk; the rest is for chunks that are used repeatedly."""
-GPU_PRICE = 400.0
-"""Price of a modest desktop GPU, in any currency."""
+GPU_PRICE, CPU_PRICE = 400.0, 200.0
+"""Prices of a modest desktop GPU and of a desktop processor, in any currency."""
 DISK_PRICE_PER_GB = 0.08
 """Price of a consumer NVMe drive per GB, in the same currency."""
 _SECONDS_PER_DAY = 86_400
@@ -139,19 +139,20 @@ def break_even(
     load_bytes_per_second: float,
     bytes_per_token: float,
     *,
-    gpu_price: float = GPU_PRICE,
-    disk_price_per_gb: float = DISK_PRICE_PER_GB,
+    on_gpu: bool = False,
 ) -> BreakEven:
     """Apply MatKV's "ten-day rule" to rates measured on this machine.
 
-    The rule is Gray and Putzolu's five-minute rule with flash in place of memory and a GPU in place of the disk.
-    Keeping a token costs `bytes_per_token` x disk price; computing it again every x seconds occupies
-    `prefill_seconds_per_token` / x of a GPU. The costs are equal at x = GPU price x seconds / (bytes x disk price).
+    The rule is Gray and Putzolu's five-minute rule with flash in place of memory and the device that prefills, a GPU or
+    a processor, in place of the disk. Keeping a token costs `bytes_per_token` x disk price; computing it again every x
+    seconds occupies `prefill_seconds_per_token` / x of the device. The costs are equal at
+    x = device price x seconds / (bytes x disk price).
     """
     load_seconds = bytes_per_token / load_bytes_per_second
     speedup = prefill_seconds_per_token / load_seconds
     saved = max(0.0, prefill_seconds_per_token - load_seconds)
-    days = gpu_price * saved / (bytes_per_token * disk_price_per_gb / 1e9) / _SECONDS_PER_DAY
+    device_price, device = (GPU_PRICE, "GPU") if on_gpu else (CPU_PRICE, "processor")
+    days = device_price * saved / (bytes_per_token * DISK_PRICE_PER_GB / 1e9) / _SECONDS_PER_DAY
     rates = (
         f"(1,000 tokens take {_duration(1000 * prefill_seconds_per_token)} to read"
         f" and {_duration(1000 * load_seconds)} to load)"
@@ -163,7 +164,8 @@ def break_even(
     times = f"{speedup:.0f}" if speedup >= 10 else f"{speedup:.1f}"
     sentence = (
         f"a passage with a cache is ready {times} times sooner {rates}. A cache costs disk space, and pays for it if it"
-        f" is used at least once in {interval}"
+        f" is used at least once in {interval}, if a {device} costs {device_price:.0f} and a GB of the drive"
+        f" {DISK_PRICE_PER_GB}"
     )
     return BreakEven(speedup, days, sentence)
 

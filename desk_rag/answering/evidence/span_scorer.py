@@ -304,7 +304,7 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
     """
     file = (folder or assets_dir() / "pointer") / FILE
     bert, tokenizer_json = embedder.transformer()
-    shared = {id(tensor): tensor for tensor in bert.embeddings.parameters()}
+    shared = {id(tensor): tensor for tensor in bert.parameters()}  # `apply_adapter` replaces what differs
     try:
         net = SpanModel(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]

@@ -27,7 +27,7 @@ class WordPieces:
 
     def __init__(self, file: Path, most: int) -> None:
         self.plain: Tokenizer = Tokenizer.from_file(str(file))
-        """It cuts no text and fills none up, and is not to be changed: several threads use it."""
+        """The tokenizer that cuts no text and fills none up; not to be changed, because several threads use it."""
         self.plain.no_truncation()
         self.plain.no_padding()
         self._most = most
@@ -49,7 +49,7 @@ class WordPieces:
         return {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": known}
 
     def _cut(self, ids: list[int]) -> list[int]:
-        """At most as many ids as the model reads; the last one, which ends a text, stays."""
+        """Cut the ids to as many as the model reads; the last one, which ends a text, stays."""
         return ids if len(ids) <= self._most else [*ids[: self._most - 1], ids[-1]]
 
     def is_word(self, ids: torch.Tensor) -> torch.Tensor:

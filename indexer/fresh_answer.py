@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,

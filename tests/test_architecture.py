@@ -55,6 +55,20 @@ def test_help_loads_nothing_heavy() -> None:
     assert not HEAVY & set(json.loads(run_python(program)))
 
 
+def test_a_question_for_another_process_loads_nothing_that_answers() -> None:
+    program = (
+        "import sys, json\n"
+        "from desk_rag.cli.questions import ask, several\n"
+        "from desk_rag.indexer.resident import values\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('desk_rag.')]))"
+    )
+    loaded = json.loads(run_python(program))
+    assert "desk_rag.answering.conversation.turns" in loaded
+    answering = ("engine", "context", "evidence", "questions", "conversation.asking", "conversation.follow_up")
+    assert not [name for name in loaded if name.removeprefix("desk_rag.answering.").startswith(answering)]
+    assert "desk_rag.store.store" not in loaded
+
+
 def test_importing_the_package_only_says_how_threads_wait_and_when_cycles_are_looked_for(tmp_path: Path) -> None:
     program = (
         "import sys, os, threading, json\n"

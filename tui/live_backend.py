@@ -27,9 +27,9 @@ from desk_rag.tui.index_state import status_of
 from desk_rag.tui.management.session import Session
 
 if TYPE_CHECKING:
-    from desk_rag.answering.conversation.asking import Request
     from desk_rag.answering.conversation.saved import Change
     from desk_rag.answering.conversation.scope import Names
+    from desk_rag.answering.conversation.turns import Request
     from desk_rag.indexer.resident.attended import Attended
     from desk_rag.indexer.resident.attending import AttendedProcess
     from desk_rag.ingest.freshness import Backlog
@@ -200,8 +200,8 @@ class LiveBackend:
 
         An answer with a turn is saved.
         """
-        from desk_rag.answering.conversation.asking import Request
         from desk_rag.answering.conversation.plain_search import is_search, search
+        from desk_rag.answering.conversation.turns import Request
 
         if is_search(question):
             return search(self.store, question, self.session.folders)

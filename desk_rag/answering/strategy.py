@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,8 +17,6 @@ from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.answering.writing.length import length_for, longest
-from desk_rag.answering.writing.stream import WrittenStream
-from desk_rag.answering.writing.support import SupportChecker
 from desk_rag.config import AnswerSettings
 from desk_rag.documents.chunking import ChunkId, chunk_id_of
 from desk_rag.errors import ConfigError, OutOfMemory, UnsupportedModel
@@ -36,6 +35,9 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
 from desk_rag.retrieval.embedding import Embedder, EmbedderLike
 from desk_rag.timing import Stopwatch
+
+if TYPE_CHECKING:
+    from desk_rag.answering.writing.stream import WrittenStream
 
 _log = logging.getLogger(__name__)
 
@@ -247,6 +249,10 @@ class Decoding:
             own = self._is_embedded
             known = refusal if own else None
             return AnswerStream(question, sources, embedder, known, self.span_scorer, withholds=own, extractive=own)
+        # Not needed by the embedded reader; the patterns in these modules are a third of all that are compiled.
+        from desk_rag.answering.writing.stream import WrittenStream
+        from desk_rag.answering.writing.support import SupportChecker
+
         checker = SupportChecker(question, sources, embedder, self.span_scorer)
         length = length_for(question, self._settings, self._prompt, self._window)
         return WrittenStream(question, sources, checker, self._prompt.reasoning, length)

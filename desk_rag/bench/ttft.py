@@ -3,14 +3,17 @@
 Times to the first token are sums of the stages that `AnswerEngine.ask` reports, times to the first text those at which
 it yields a quote or a word, so what is measured is what ships. Three conditions per question, in an order that turns
 from round to round: full prefill; chunk KV from disk (the files' pages dropped from the page cache, their checksums
-verified anew); chunk KV that the system still holds in memory.
+verified anew); chunk KV that the system still holds in memory. A question is asked at all numbers of chunks before the
+next one, so that a run that its time limit ends has measured all of them on the same questions.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import math
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -152,11 +155,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=corpus.sample_folder(), help="documents; the samples by default")
     parser.add_argument("--questions", type=Path, help="JSON list of questions; those of the demo by default")
     parser.add_argument("--limit", type=int, default=0, help="take only the first N questions; 0 takes all")
-    parser.add_argument("--chunks", default="1,2,4,6,8,10", help="numbers of chunks to measure at (top_k)")
+    parser.add_argument("--chunks", default="3,5,10", help="numbers of chunks to measure at (top_k)")
     parser.add_argument(
         "--context-tokens", type=int, default=_CONTEXT_TOKENS, help="most tokens of chunks; 0 is the product's own"
     )
-    parser.add_argument("--repeat", type=int, default=3, help="rounds over all questions")
+    parser.add_argument("--repeat", type=int, default=2, help="rounds over all questions")
+    parser.add_argument("--minutes", type=float, default=10.0, help="ask nothing more after this time; 0 is no limit")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
     parser.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
@@ -201,18 +205,22 @@ def _data_dir(chosen: Path | None) -> Iterator[Path]:
 def _measure(
     engine: AnswerEngine, asked: Sequence[corpus.Question], options: argparse.Namespace
 ) -> tuple[list[Cell], Coldness]:
-    cells, coldness = [], Coldness()
-    for chunks in (int(number) for number in options.chunks.split(",")):
-        cell = Cell(chunks)
+    cells, coldness = [Cell(int(number)) for number in options.chunks.split(",")], Coldness()
+    end = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
+    for cell in cells:
         for condition in Condition:  # once, unreported: the first use of any code path is slower
-            _ask(engine, asked[0], condition, chunks, coldness, keep=False)
-        for round_number in range(options.repeat):
-            for question in asked:
-                for condition in _turned(round_number):
-                    keep = round_number < _KEPT_ROUNDS and condition is not Condition.DISK
-                    sample = _ask(engine, question, condition, chunks, coldness, keep=keep)
-                    cell.samples[condition].append(sample)
-        cells.append(cell)
+            _ask(engine, asked[0], condition, cell.chunks, coldness, keep=False)
+    turns = [(round_number, question) for round_number in range(options.repeat) for question in asked]
+    for count, (round_number, question) in enumerate(turns):
+        if count and time.monotonic() >= end:
+            print(f"The time is over: {count} of {len(turns)} questions (--minutes).", file=sys.stderr)
+            break
+        for cell in cells:
+            for condition in _turned(round_number):
+                keep = round_number < _KEPT_ROUNDS and condition is not Condition.DISK
+                sample = _ask(engine, question, condition, cell.chunks, coldness, keep=keep)
+                cell.samples[condition].append(sample)
+        print(f"{count + 1} of {len(turns)} questions", file=sys.stderr)
     return cells, coldness
 
 
@@ -353,6 +361,7 @@ def _result(
     contexts = []
     for cell in cells:
         entry: dict[str, object] = {"chunks": cell.chunks, "context_tokens": cell.context_tokens}
+        entry["samples"] = len(cell.samples[Condition.FULL])
         for condition in Condition:
             entry[condition.name.lower()] = {
                 "ttft_ms": cell.spread(condition).scaled(1e3),

@@ -26,34 +26,38 @@ class WordPieces:
     """The tokenizer, called as one of the transformers library is."""
 
     def __init__(self, file: Path, most: int) -> None:
-        self._uncut = Tokenizer.from_file(str(file))
-        self._uncut.no_truncation()
-        self._uncut.no_padding()
-        self.backend_tokenizer = Tokenizer.from_str(self._uncut.to_str())
-        self.backend_tokenizer.enable_truncation(most)
-        self.backend_tokenizer.enable_padding()
+        self.plain: Tokenizer = Tokenizer.from_file(str(file))
+        """The tokenizer that cuts no text and fills none up; not to be changed, because several threads use it."""
+        self.plain.no_truncation()
+        self.plain.no_padding()
+        self._most = most
+        self._padding = self.plain.token_to_id("[PAD]")
         self._is_word: dict[int, bool] = {}
 
     def __call__(self, text: str, *, add_special_tokens: bool = True, **_options: object) -> dict[str, list[Any]]:
         """Return ids and character offsets of a text that is not cut."""
-        encoded: Encoding = self._uncut.encode(text, add_special_tokens=add_special_tokens)
+        encoded: Encoding = self.plain.encode(text, add_special_tokens=add_special_tokens)
         return {"input_ids": encoded.ids, "offset_mapping": encoded.offsets}
 
     def batch(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the inputs of the model for texts that are cut and padded to the longest."""
-        encoded: list[Encoding] = self.backend_tokenizer.encode_batch(list(texts))
-        return {
-            "input_ids": torch.tensor([each.ids for each in encoded]),
-            "token_type_ids": torch.tensor([each.type_ids for each in encoded]),
-            "attention_mask": torch.tensor([each.attention_mask for each in encoded]),
-        }
+        encoded: list[Encoding] = self.plain.encode_batch(list(texts))
+        rows = [self._cut(each.ids) for each in encoded]
+        longest = max(map(len, rows))
+        ids = torch.tensor([row + [self._padding] * (longest - len(row)) for row in rows])
+        known = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        return {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": known}
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        """Cut the ids to as many as the model reads; the last one, which ends a text, stays."""
+        return ids if len(ids) <= self._most else [*ids[: self._most - 1], ids[-1]]
 
     def is_word(self, ids: torch.Tensor) -> torch.Tensor:
         """Return which of the ids are parts of words or numbers: no punctuation, nothing added to the text."""
         rows: list[list[int]] = ids.tolist()
         for number in {number for row in rows for number in row}:
             if number not in self._is_word:
-                piece = self._uncut.id_to_token(number) or ""
+                piece = self.plain.id_to_token(number) or ""
                 self._is_word[number] = piece not in _ADDED and any(map(str.isalnum, piece))
         return torch.tensor([[self._is_word[number] for number in row] for row in rows])
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
 
     from desk_rag.model.embedded.bert import Bert
     from desk_rag.retrieval.embedded_module import EmbeddedModule
@@ -149,11 +150,10 @@ class Embedder:
         lengths = np.linalg.norm(tokens[0], axis=1, keepdims=True)
         return QuestionEncoding(vectors[0], tokens[0] / np.maximum(lengths, np.float32(1e-12)))
 
-    def transformer(self) -> tuple[Bert, str]:
-        """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
-        with self._tokenizing:
-            tokenizer_json = self._module.tokenizer.backend_tokenizer.to_str()
-        return cast("EmbeddedModule", cast(object, self._module)).bert, tokenizer_json
+    def transformer(self) -> tuple[Bert, Tokenizer]:
+        """The embedded embedder's transformer and its tokenizer, which cuts no text; neither is to be changed."""
+        module = cast("EmbeddedModule", cast(object, self._module))
+        return module.bert, module.tokenizer.plain
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for forward passes that may use bfloat16 if the device supports it."""

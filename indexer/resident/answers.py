@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import among_indexed
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.config import IndexSettings, Settings, load
 from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident import changes, values

@@ -26,7 +26,7 @@ from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.ingest.events import IndexEvent
 
 if TYPE_CHECKING:
-    from desk_rag.answering.conversation.asking import Request
+    from desk_rag.answering.conversation.turns import Request
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.answering.events import AnswerEvent
     from desk_rag.indexer.models import Models
@@ -369,7 +369,7 @@ class Requests:
                 raise NoResident("it does not know the request")
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
-        from desk_rag.answering.conversation.asking import Request
+        from desk_rag.answering.conversation.turns import Request
 
         question = values.built(Request, request["request"])
         waits = bool(request["wait"])

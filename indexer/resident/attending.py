@@ -33,7 +33,7 @@ from desk_rag.indexer.resident.transports.unix_socket import UnixConnection
 from desk_rag.ingest.events import IndexEvent
 
 if TYPE_CHECKING:
-    from desk_rag.answering.conversation.asking import Request
+    from desk_rag.answering.conversation.turns import Request
     from desk_rag.answering.events import AnswerEvent
     from desk_rag.store.types import PurgeReport
 

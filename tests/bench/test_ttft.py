@@ -85,6 +85,11 @@ def test_the_whole_comparison_on_two_documents(tmp_path: Path, capsys: pytest.Ca
         assert context["answers"]["judged"] == 1
     assert result["cold"]["dropped"] + result["cold"]["kept"] + result["cold"]["unknown"] > 0
     assert "cached, from disk" in printed
+    again = [*argv[: argv.index("--repeat")], "--repeat", "5", "--minutes", "1e-6", *argv[argv.index("--device") :]]
+    assert ttft.main(again) == 0
+    ended = capsys.readouterr()
+    assert "The time is over: 1 of 5 questions" in ended.err
+    assert [context["samples"] for context in json.loads(ended.out.splitlines()[-1])["contexts"]] == [1, 1]
 
 
 def test_a_folder_without_documents_is_an_error(tmp_path: Path, reader_dir: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.conversation.asking import Request, ask
+from desk_rag.answering.conversation.asking import ask
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Finished
 from desk_rag.answering.serving_model import prepare

@@ -15,11 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
 
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 from desk_rag.model.checkpoint import row_int8
 from desk_rag.retrieval import embedding, fingerprint
+from desk_rag.retrieval.embedded_module import WordPieces
 from desk_rag.retrieval.embedding import (
     EMBEDDED_NAME,
     EMBEDDED_SHA256,
@@ -376,3 +378,17 @@ def test_loading_says_nothing_and_leaves_no_trace_in_logging(capfd: pytest.Captu
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("sentence_transformers").level == level
     assert transformers_logging.is_progress_bar_enabled() == bars
+
+
+@pytest.mark.parametrize("words", [0, 1, 253, 254, 255, 700])
+def test_long_texts_are_cut_and_short_ones_filled_up_as_the_tokenizers_library_does(words: int) -> None:
+    file = embedded_dir() / "tokenizer.json"
+    library = Tokenizer.from_file(str(file))
+    library.enable_truncation(256)
+    library.enable_padding()
+    texts = [NOTE, "key " * words, "Stra\u00dfe \u6771\u4eac"]
+    inputs = WordPieces(file, 256).batch(texts)
+    expected = library.encode_batch(texts)
+    assert inputs["input_ids"].tolist() == [row.ids for row in expected]
+    assert inputs["token_type_ids"].tolist() == [row.type_ids for row in expected]
+    assert inputs["attention_mask"].tolist() == [row.attention_mask for row in expected]

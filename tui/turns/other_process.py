@@ -11,7 +11,7 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.config import Settings
 
 if TYPE_CHECKING:
-    from desk_rag.answering.conversation.asking import Request
+    from desk_rag.answering.conversation.turns import Request
 
 
 class OtherProcess:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.conversation import scope as scopes
 from desk_rag.answering.conversation import small_talk, vocabulary
 from desk_rag.answering.conversation.follow_up import stand_alone
-from desk_rag.answering.conversation.turns import Turn
-from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
+from desk_rag.answering.conversation.turns import Request, Turn
+from desk_rag.answering.events import AnswerEvent, AskedAs, Finished
 from desk_rag.answering.questions.narrowing import is_mentioned, named_files
 from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.ingest import unread
@@ -30,29 +30,6 @@ _MOST_PASSAGES = 60
 
 _MOST_ABOUT = 8
 """Passages with a name that are looked at for its title."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A question as the user wrote it, with what surrounds it."""
-
-    question: str
-    earlier: tuple[Turn, ...] = ()
-    """Turns of the same conversation, oldest first."""
-    under: tuple[Path, ...] = ()
-    """Folders of the session, below which everything is searched; empty for the whole index."""
-    limit: tuple[Path, ...] = ()
-    """Folders and files to which the user limited this question; '@' names in it are looked for below them."""
-    asked_as: str = ""
-    """The user's own correction of the rewritten question; empty to have it rewritten."""
-    mode: AnswerMode = AnswerMode.CACHED
-    top_k: int | None = None
-
-    @property
-    def shown_from(self) -> tuple[Path, ...]:
-        """The folders to which paths are shown relative: those of this question, or those that its chat began with."""
-        whole = (turn.limited_to for turn in self.earlier if not scopes.mentions(turn.question))
-        return self.limit or next(filter(None, whole), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.context import answer_without_sources
 from desk_rag.answering.events import AnswerEvent, AnswerText, Finished, FirstToken, Retrieved, Stage, Timings
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean
@@ -88,6 +87,8 @@ def kind_of(message: str) -> Talk | None:
 
 def answer(kind: Talk, message: str, store: Store, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the reply: what can be asked, and about which files."""
+    from desk_rag.answering.context import answer_without_sources
+
     began = time.perf_counter()
     text = _OPENINGS[kind]
     if kind not in (Talk.THANKS, Talk.FAREWELL):

@@ -1,4 +1,7 @@
-"""One question of a conversation with what later questions may lean on."""
+"""A question of a conversation, before its answer and after, with what it or later questions may lean on.
+
+Imports little: a process that only has a question answered by another one needs nothing else of this folder.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from desk_rag.answering.conversation.scope import without_names
-from desk_rag.answering.events import DOUBT, Answer
+from desk_rag.answering.conversation.scope import mentions, without_names
+from desk_rag.answering.events import DOUBT, Answer, AnswerMode
 
 _T = TypeVar("_T")
 _MARK = re.compile(r" ?\[(?:\d{1,3}|\?)\]")
@@ -33,6 +36,29 @@ class Turn:
     """Title or heading of each quoted passage."""
     limited_to: tuple[Path, ...] = ()
     """Folders and files that the question was limited to by '@' names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question as the user wrote it, with what surrounds it."""
+
+    question: str
+    earlier: tuple[Turn, ...] = ()
+    """Turns of the same conversation, oldest first."""
+    under: tuple[Path, ...] = ()
+    """Folders of the session, below which everything is searched; empty for the whole index."""
+    limit: tuple[Path, ...] = ()
+    """Folders and files to which the user limited this question; '@' names in it are looked for below them."""
+    asked_as: str = ""
+    """The user's own correction of the rewritten question; empty to have it rewritten."""
+    mode: AnswerMode = AnswerMode.CACHED
+    top_k: int | None = None
+
+    @property
+    def shown_from(self) -> tuple[Path, ...]:
+        """The folders to which paths are shown relative: those of this question, or those that its chat began with."""
+        whole = (turn.limited_to for turn in self.earlier if not mentions(turn.question))
+        return self.limit or next(filter(None, whole), ())
 
 
 def turn_of(answer: Answer) -> Turn:

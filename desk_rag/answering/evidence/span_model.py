@@ -83,12 +83,13 @@ def linear_layers(bert: Bert | BertModel) -> dict[str, nn.Linear]:
 def apply_adapter(net: SpanModel, adapter: Mapping[str, Tensor]) -> None:
     """Merge exported parameters (see `training.pointer.low_rank.adapter_tensors`) into the network's weights.
 
+    Matrices are replaced, not written to: another network may share them.
     Raises KeyError for a missing tensor, RuntimeError for one that does not fit.
     """
     for name, linear in linear_layers(net.bert).items():
         up, down = (unpack_int4(adapter[f"{name}.{part}"], adapter[f"{name}.{part}{STEPS}"]) for part in ("up", "down"))
         if (up.shape[1], down.shape[1]) != linear.weight.shape:
             raise RuntimeError(f"{name} is no change of a matrix of {tuple(linear.weight.shape)}")
-        linear.weight += up.mT @ down
+        linear.weight = nn.Parameter(linear.weight + up.mT @ down, requires_grad=linear.weight.requires_grad)
     head = {name.removeprefix(HEAD): tensor.float() for name, tensor in adapter.items() if name.startswith(HEAD)}
     net.head.load_state_dict(head)

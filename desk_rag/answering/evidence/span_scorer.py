@@ -303,8 +303,8 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
     OutOfMemory.
     """
     file = (folder or assets_dir() / "pointer") / FILE
-    bert, tokenizer_json = embedder.transformer()
-    shared = {id(tensor): tensor for tensor in bert.embeddings.parameters()}
+    bert, tokenizer = embedder.transformer()
+    shared = {id(tensor): tensor for tensor in bert.parameters()}  # `apply_adapter` replaces what differs
     try:
         net = SpanModel(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
@@ -325,7 +325,4 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
             f"The model that selects quotes, {file}, cannot be read: {_reason(error)}",
             remedy="Reinstall desk-rag, or set `choose_quote = false` under [answer].",
         ) from error
-    tokenizer = Tokenizer.from_str(tokenizer_json)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return SpanScorer(net.eval().requires_grad_(False), tokenizer, fingerprint, precision)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
-from desk_rag.answering.conversation.turns import Turn, turn_of
+from desk_rag.answering.conversation.turns import Request, Turn, turn_of
 from desk_rag.answering.events import Answer, Finished
 from desk_rag.bench.answer_quality import metrics
 from desk_rag.bench.dialogues import dialogues as written

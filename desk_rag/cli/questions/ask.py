@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
 from desk_rag.cli import output as out
 from desk_rag.cli import work
@@ -148,6 +147,7 @@ def index_and_ask_resident(
 def _ask_alone(
     settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
 ) -> int:
+    from desk_rag.answering.conversation import asking
     from desk_rag.indexer import fresh_answer, models
     from desk_rag.store.store import Store
 

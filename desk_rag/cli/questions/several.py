@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.events import AnswerMode
 from desk_rag.cli import output as out
 from desk_rag.cli import work
@@ -133,6 +132,8 @@ class _Batch:
 
     def _in_turn(self, engine: AnswerEngine, requests: Sequence[Request], stop: Callable[[], bool]) -> None:
         """Answer one after the other."""
+        from desk_rag.answering.conversation import asking
+
         for request, following in zip(requests, [*requests[1:], None], strict=True):
             if stop():
                 return

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import gguf
 import torch
 
 from desk_rag.errors import UnsupportedModel
@@ -59,6 +58,8 @@ def places(header: Header, module: Any) -> dict[str, list[Place]]:
 
 
 def _name_map(header: Header, architecture: Architecture, layers: int) -> Any:
+    import gguf
+
     known = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
     name = architecture.tensors_of or header.architecture
     if name not in known:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
-from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.conversation.turns import Request, Turn
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, Finished
 from tests.answering.whole_desk.test_questions import engine_over

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import UnknownName, mentions, resolve, token, without_names
-from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.conversation.turns import Request, Turn
 
 BASE = Path("/desk")
 FILES = [

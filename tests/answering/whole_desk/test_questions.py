@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Finished
 from desk_rag.answering.opening import open_engine

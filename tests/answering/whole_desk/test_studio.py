@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from desk_rag.answering.conversation import asking
-from desk_rag.answering.conversation.asking import Request
-from desk_rag.answering.conversation.turns import Turn, turn_of
+from desk_rag.answering.conversation.turns import Request, Turn, turn_of
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, Finished
 from tests.answering.whole_desk.studio import write_desk

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.events import Finished
 from desk_rag.config import ResidentSettings, Settings
 from desk_rag.errors import StoreLocked

@@ -226,6 +226,7 @@ def _compared(reader: Reader, question: str, compared: parts.Comparison, look: S
     both = [list(_one_fact(reader, one, look)) for one in compared.questions]
     first, second = map(finished, both)
     sure = all(done.found and not done.doubtful for done in (first, second))
+    sure = sure and (first.text, first.citations) != (second.text, second.citations)
     verdict = compared.verdict(first.text, second.text) if sure else ""
     if not verdict:
         for event in _one_fact(reader, question, look):

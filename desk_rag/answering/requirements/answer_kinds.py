@@ -27,7 +27,8 @@ _ASKS_YEAR = re.compile(r"^(?:(?:in|since|until|from|by)\s+)?(?:which|what)\s+ye
 _ASKS_COLOUR = re.compile(r"^(?:in\s+)?(?:what|which)(?:\s+is\s+the|\s+are\s+the|\s+was\s+the)?\s+colou?rs?\b", re.I)
 _ASKS_LANGUAGE = re.compile(r"^(?:in\s+|into\s+)?(?:what|which)\s+languages?\b", re.I)
 _ASKS_PHONE = re.compile(
-    r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
+    r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:[^\W\d_]+['’]s?|his|her|their)\s+number\W*$"
+    r"|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
 )
 _ASKS_ADDRESS = re.compile(r"\be-?mail\s+address\b", re.I)
 _ASKS_POSTAL = re.compile(

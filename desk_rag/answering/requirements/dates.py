@@ -38,6 +38,11 @@ _HOW_LONG_UNTIL = re.compile(
     r"^how\s+(?:long|many\s+(?:days|weeks|months|years))\s+(?:(?:is|are)\s+(?:it|there|left)\s+)?(?:until|till|before)\s+(?P<event>\S.*)",
     re.I | re.S,
 )
+_STILL_VALID = re.compile(
+    r"^(?:(?P<verb>is|are)\s+(?P<thing>.+?)\s+still\s+(?:valid|in\s+(?:force|date)|current|running|under\s+guarantee)"
+    r"|ha(?:s|ve)\s+(?P<ended>.+?)\s+(?:already\s+)?(?:expired|lapsed|run\s+out))\W*$",
+    re.I,
+)
 _ASKS_NEXT = re.compile(r"\b(?:is|are|will|does|do)\b.*\b(?:next|upcoming)\b", re.I)
 
 
@@ -100,14 +105,18 @@ def past_note(question: str, answer: str, today: date) -> str:
 
 
 def when_asked(question: str) -> str:
-    """The question for the day itself, where one asks how long it is until then: 'When the lease ends?'; else ''."""
-    match = _HOW_LONG_UNTIL.match(" ".join(question.split()))
+    """The question for the day itself, where one asks how long it is until then, or whether it is past; else ''."""
+    plain = " ".join(question.split())
+    if still := _STILL_VALID.match(plain):
+        return f"Until when {(still['verb'] or 'is').lower()} {still['thing'] or still['ended']} valid?"
+    match = _HOW_LONG_UNTIL.match(plain)
     return f"When {match['event']}" if match is not None else ""
 
 
 def days_until(answer: str, today: date) -> str:
     """A sentence that says how far off the day of an answer is; empty if it names none in full."""
     days = [one for one in dates(answer) if one.year and one.month and one.day]
+    days = days[-1:] if answer.startswith("from ") else days
     if len(days) != 1:
         return ""
     try:

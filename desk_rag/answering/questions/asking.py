@@ -302,7 +302,10 @@ def _speaks_against(question: str, done: Answer) -> str:
     """A sentence about what the quote only plans, or its passage lacks; empty if nothing speaks against the answer."""
     citation = done.citations[0]
     source = next((one for one in done.sources if one.number == citation.source_number), None)
-    return "" if source is None else doubts.reason(question, done.text, citation.quote, place_of_source(source))
+    if source is None:
+        return ""
+    support = 1.0 if done.support is None else done.support
+    return doubts.reason(question, done.text, citation.quote, place_of_source(source), support)
 
 
 def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:

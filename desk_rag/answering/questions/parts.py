@@ -115,7 +115,7 @@ _COMPARED = re.compile(
     re.I,
 )
 _DIFFERENCE = re.compile(
-    rf"^(?:by\s+)?how\s+much\s+(?P<word>more|less|higher|{'|'.join(_ASKED_OF)})\s+"
+    rf"^how\s+(?P<how>much|many)\s+(?P<word>{'|'.join(_ASKED_OF)}|more|less|fewer|higher)(?P<noun>(?:\s+[\w-]+){{0,2}}?)\s+"
     r"(?P<auxiliary>is|was|are|were|do|does|did)\s+"
     r"(?P<first>.+?)(?:\s+(?P<verb>cost|pay|earn|weigh|charge|get|need|use))?\s+than\s+(?P<second>.+?)\?*$",
     re.I,
@@ -173,7 +173,7 @@ def comparison(question: str) -> Comparison | None:
         head, preposition, _ = first.partition(f" {leaned['preposition']} ")
         second = f"{head} {second}" if preposition else second
     if auxiliary := match.groupdict().get("auxiliary"):
-        asks = f"How much {auxiliary} {{}} {match['verb'] or ''}".rstrip() + "?"
+        asks = f"How {match['how']}{match['noun']} {auxiliary} {{}} {match['verb'] or ''}".rstrip() + "?"
         return Comparison(word, (first, second), _ASKED_OF.get(word, asks), by_how_much=True)
     noun = match["noun"].strip()
     if asks_quantity(f"What is the {noun} of {first}?"):

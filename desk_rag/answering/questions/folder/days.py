@@ -139,7 +139,10 @@ def _on_day(store: Store, question: str, rest: str, period: Period, under: Seque
     if not times:
         return
     shown = show(store, [one.row for one in times[:_MOST_LINES]])
-    lines = [one.event.at(one.day) + f": {one.event.name}" if one.event else one.row.text for one in times[:_MOST_LINES]]
+    lines = [
+        one.row.text if one.event is None else f"{one.event.at(one.day)}: {one.event.name}"
+        for one in times[:_MOST_LINES]
+    ]
     if len(lines) > 1:
         roots = store.volumes.roots()
         of_lines = zip(shown.citations, lines, times, strict=False)

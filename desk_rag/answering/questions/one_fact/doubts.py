@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.answering.requirements.answer_kinds import asks_whether
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -16,15 +16,19 @@ _ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0
 _SUPERLATIVE_OF = re.compile(
     r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I
 )
-_WORD = re.compile(r"(?<![\w’'-])[a-z][a-z-]{2,}(?![\w’'])")
+_WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
     " telephone phone mobile mail address date day month year time price cost amount person place"
 )
 """Words that name the kind of an answer, or that every text has."""
-_FEWEST_WORDS = 2
-"""Words of a question beside a name: where the passage has none of them, it shares nothing but the name."""
 _PROPER = re.compile(r"(?<=\s)[A-Z][a-z]")
+_SAYS_WHY = re.compile(r"\bbecause\b", re.I)
+_SHARE_MISSING, _SURE = 0.5, 0.75
+"""Share of a question's words that the passage lacks from which an answer is doubted, unless it is as probable as that.
+
+See "Answers whose passage lacks half the question" in bench/LOG.md.
+"""
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
 _BARE = re.compile(r"\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve", re.I)
 _TIME_UNIT = re.compile(r"\s+(?:calendar\s+|working\s+|whole\s+)?(?P<unit>minute|hour|day|week|month|year)", re.I)
@@ -44,7 +48,7 @@ _ONLY_MEASURE = re.compile(
 """An amount or a length of time alone: '145.00', 'within 28 days', '40 pounds a month'."""
 
 
-def reason(question: str, answer: str, quote: str, place: Place) -> str:
+def reason(question: str, answer: str, quote: str, place: Place, support: float = 1.0) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
     does = _ASKS_WHAT_DOES.match(question.strip())
     if does is not None and not without_dates(answer).strip(" .,"):
@@ -57,7 +61,7 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
     of_value = ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
     if of_value:
         return of_value
-    return "" if asks_whether(question) else _of_another_thing(question, quote, place)
+    return "" if asks_whether(question) else _of_another_thing(question, quote, place, support)
 
 
 def one_of_several(question: str, answer: str) -> str:
@@ -88,8 +92,11 @@ def _is_other_measure(question: str, answer: str) -> bool:
     return not numbers or not all(number in question for number in numbers)
 
 
-def _of_another_thing(question: str, quote: str, place: Place) -> str:
-    """A sentence that names what the passage does not speak of: leeks beside 'the best onions', or all but a name."""
+def _of_another_thing(question: str, quote: str, place: Place, support: float) -> str:
+    """A sentence that names what the passage does not speak of: leeks beside 'the best onions', or half the question.
+
+    Names do not count: a text about the right person may tell anything of them.
+    """
     around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
     best = _SUPERLATIVE_OF.search(question)
     if best is not None and content_stems(best["adjective"]) & content_stems(quote):
@@ -97,7 +104,9 @@ def _of_another_thing(question: str, quote: str, place: Place) -> str:
         if stems and not any(has_stem(stem, around) for stem in stems):
             return f"The passage speaks of no “{best['thing']}”"
     words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
-    spoken_of = any(has_stem(stem, around) for word in words for stem in content_stems(word))
-    if len(words) >= _FEWEST_WORDS and not spoken_of and _PROPER.search(question, 1):
-        return f"The passage has none of the words “{'”, “'.join(words)}”"
+    missing = [word for word in words if not any(has_stem(stem, around) for stem in content_stems(word))]
+    is_only_name = len(missing) == len(words) > 1 and _PROPER.search(question, 1) is not None
+    is_unsure = support < _SURE and not _SAYS_WHY.search(quote) and kind_asked(question) is not AnswerKind.PHONE
+    if is_only_name or (is_unsure and missing and len(missing) >= _SHARE_MISSING * len(words)):
+        return f"The passage does not have “{'”, “'.join(missing)}”"
     return ""

@@ -36,6 +36,7 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import name_day
 from desk_rag.answering.questions.one_fact.day_files import by_day_files
+from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
@@ -60,9 +61,6 @@ if TYPE_CHECKING:
 
 _BEGINNING = 400
 """Characters of a document in which its date is looked for."""
-_DOUBTED = 0.3
-"""Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
-
 _ANY_TEXT = content_stems(
     "note notes document documents file files paper papers text texts folder anybody anyone people book"
 )
@@ -122,16 +120,8 @@ def _with_spelling(event: Finished, spelled: Spelled) -> Finished:
     """Say which words of the question were read otherwise; an answer about another name is doubtful."""
     done = replace(event.answer, notices=(*event.answer.notices, spelled.notice))
     if done.found and spelled.names:
-        done = replace(done, support=_at_most(done.support), unmet=(*done.unmet, *spelled.names))
+        done = replace(doubted(done), unmet=(*done.unmet, *spelled.names))
     return Finished(done)
-
-
-def _at_most(support: float | None) -> float:
-    return _DOUBTED if support is None else min(support, _DOUBTED)
-
-
-def _with_doubt(done: Answer, reason: str) -> Answer:
-    return replace(done, support=_at_most(done.support), notices=(*done.notices, reason))
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
@@ -233,7 +223,7 @@ def _compared(reader: Reader, question: str, compared: parts.Comparison, look: S
             if isinstance(event, Finished) and event.answer.found:
                 done = event.answer
                 says = any(compared.word in citation.quote.lower() for citation in done.citations)
-                event = event if says else Finished(_with_doubt(done, "What is known of the two could not be compared"))
+                event = event if says else Finished(doubted(done, "What is known of the two could not be compared"))
             yield event
         return
     joined = Joined(question)
@@ -290,7 +280,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
                 or _one_of_several_rows(reader.store, question, done)
             )
             if reason and not done.doubtful:
-                done = _with_doubt(done, reason)
+                done = doubted(done, reason)
             counted_from = _day_meant(reader.store, done)
             of_unit, of_more = doubts.unit_meant(question, done.text, quote), doubts.one_of_several(question, done.text)
             notices = filter(None, (counted_from, of_unit, of_more))
@@ -300,12 +290,10 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
 
 def _speaks_against(question: str, done: Answer) -> str:
     """A sentence about what the quote only plans, or its passage lacks; empty if nothing speaks against the answer."""
-    citation = done.citations[0]
-    source = next((one for one in done.sources if one.number == citation.source_number), None)
+    source, support = source_quoted(done), 1.0 if done.support is None else done.support
     if source is None:
         return ""
-    support = 1.0 if done.support is None else done.support
-    return doubts.reason(question, done.text, citation.quote, place_of_source(source), support)
+    return doubts.reason(question, done.text, done.citations[0].quote, place_of_source(source), support)
 
 
 def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:

@@ -19,7 +19,7 @@ _SUPERLATIVE_OF = re.compile(
 _WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
-    " telephone phone mobile mail address date day month year time price cost amount person place"
+    " telephone phone mobile mail address date day month year time price cost amount person place more most less than"
 )
 """Words that name the kind of an answer, or that every text has."""
 _PROPER = re.compile(r"(?<=\s)[A-Z][a-z]")

@@ -133,8 +133,6 @@ _ASKS_WHO_DID = re.compile(
 )
 _ASKS_WHICH_MORE = re.compile(r"^(?:who|which|what)\b.*\b(?P<word>more|fewer|less)\b.*,\s.+\sor\s", re.I)
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
-
-
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+{_NAME}(?:\s+{_NAME})*\?*$")
 _ONLY_DATE = re.compile(
@@ -145,6 +143,8 @@ _ONLY_DATE = re.compile(
 """A day, which counts nothing."""
 _LONGEST_NAME = 3
 """Words of an answer that is nothing but a name."""
+
+
 class AnswerKind(Enum):
     """A kind of short answer, with the words that name it."""
 

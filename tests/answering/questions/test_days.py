@@ -9,8 +9,8 @@ import pytest
 
 from desk_rag.answering.questions.folder.days import lines_of_day
 from desk_rag.answering.questions.folder.reading.events import Event, events
-from desk_rag.answering.questions.folder.reading.periods import later, take_period
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.questions.folder.reading.periods import take_period
+from desk_rag.answering.requirements.dates import Date, later
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.store.types import FileStamp, Passage
 

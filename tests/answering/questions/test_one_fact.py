@@ -53,7 +53,7 @@ PUMP = Place("The seal of the pump must be renewed within 14 days. Fee: 88.50; i
     ],
 )
 def test_what_speaks_against_an_answer(question: str, answer: str, place: Place, is_doubted: bool) -> None:
-    assert bool(doubts.reason(question, answer, place.text, place)) is is_doubted
+    assert bool(doubts.reason(question, answer, place.text, place, support=0.6)) is is_doubted
 
 
 def test_a_unit_that_is_left_out_is_named() -> None:

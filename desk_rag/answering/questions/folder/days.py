@@ -17,7 +17,7 @@ from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
-from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.dates import Date, dates, in_words
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading, day_in_name
 from desk_rag.answering.requirements.stems import content_stems
@@ -93,7 +93,7 @@ def _time_of(
         times = [one for one in times if one.day <= today] or times
     days = sorted({one.day for one in times})
     if order == "next" and days and days[-1] <= today:
-        text = f"No day after {_written(today)} was found; the last one is {_written(days[-1])}."
+        text = f"No day after {in_words(today)} was found; the last one is {in_words(days[-1])}."
         shown = show(store, [one.row for one in times if one.day == days[-1]])
         yield from finish(store, question, text, shown, under, (began, len(passages), files), support=0.0)
         return
@@ -111,11 +111,11 @@ def _time_of(
         first = event.at(event.days[0])
         text = f"{event.at(chosen)} (computed: the {order} of {len(days):,}, {event.repeats} from {first})"
     else:
-        others_named = [_written(day) for day in days if day != chosen]
+        others_named = [in_words(day) for day in days if day != chosen]
         named = ", ".join(others_named[:_MOST_NAMED])
         more = f" and {len(others_named) - _MOST_NAMED:,} more" if len(others_named) > _MOST_NAMED else ""
-        text = f"{_written(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
-        text = text if others_named else _written(chosen)
+        text = f"{in_words(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
+        text = text if others_named else in_words(chosen)
     shown = show(store, list({row.row.text: row.row for row in rows}.values()))
     yield from finish(store, question, text, shown, under, (began, len(passages), files))
 
@@ -128,7 +128,8 @@ def _on_day(store: Store, question: str, rest: str, period: Period, under: Seque
     passages, files = _passages(store, under, only=None if all_formats else Format.CALENDAR)
     times = [
         _Time(day, Row(event.passage, event.line), event)
-        for event in events_of(passages)
+        for passage in passages
+        for event in events([passage])
         if wanted <= content_stems(event.line)
         for day in event.days
         if period.holds(Date(day.year, day.month, day.day))
@@ -169,12 +170,6 @@ def lines_of_day(passage: Passage, wanted: set[str], period: Period) -> Iterator
                 yield _Time(date.min, Row(passage, part))
 
 
-def events_of(passages: Sequence[Passage]) -> Iterator[Event]:
-    """The entries of all calendars among some passages."""
-    for passage in passages:
-        yield from events([passage])
-
-
 def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -> tuple[list[Passage], int]:
     documents = [row.path for row in distinct(indexed(store, under))
                  if only is None or format_of_name(row.path.name) is only]  # fmt: skip
@@ -205,7 +200,3 @@ def _times(passage: Passage, names: set[str], others: set[str], *, with_later: b
         day = day_of(all_dates(unit))
         if day is not None:
             yield _Time(day, Row(passage, unit))
-
-
-def _written(day: date) -> str:
-    return f"{day.day} {day:%B %Y}"

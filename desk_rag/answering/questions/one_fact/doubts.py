@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, kind_asked
+from desk_rag.answering.requirements.answer_kinds import asks_whether, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -22,7 +23,6 @@ _LIGHT = content_stems(
     " telephone phone mobile mail address date day month year time price cost amount person place more most less than"
 )
 """Words that name the kind of an answer, or that every text has."""
-_PROPER = re.compile(r"(?<=\s)[A-Z][a-z]")
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
 _SHARE_MISSING, _SURE = 0.5, 0.75
 """Share of a question's words that the passage lacks from which an answer is doubted, unless it is as probable as that.
@@ -93,20 +93,28 @@ def _is_other_measure(question: str, answer: str) -> bool:
 
 
 def _of_another_thing(question: str, quote: str, place: Place, support: float) -> str:
-    """A sentence that names what the passage does not speak of: leeks beside 'the best onions', or half the question.
+    """A sentence that names what the text does not speak of: leeks beside 'the best onions', or half the question.
 
-    Names do not count: a text about the right person may tell anything of them.
+    Names do not count: a text about the right person may tell anything of them. An answer of the kind that is asked
+    for may stand in other words, but not in a quote that has no word of the question.
     """
     around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
     best = _SUPERLATIVE_OF.search(question)
-    if best is not None and content_stems(best["adjective"]) & content_stems(quote):
-        stems = content_stems(best["thing"]) - _LIGHT
-        if stems and not any(has_stem(stem, around) for stem in stems):
-            return f"The passage speaks of no “{best['thing']}”"
-    words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
-    missing = [word for word in words if not any(has_stem(stem, around) for stem in content_stems(word))]
-    is_only_name = len(missing) == len(words) > 1 and _PROPER.search(question, 1) is not None
-    is_unsure = support < _SURE and not _SAYS_WHY.search(quote) and kind_asked(question) is not AnswerKind.PHONE
-    if is_only_name or (is_unsure and missing and len(missing) >= _SHARE_MISSING * len(words)):
-        return f"The passage does not have “{'”, “'.join(missing)}”"
+    says_best = best is not None and content_stems(best["adjective"]) & content_stems(quote)
+    if best is not None and says_best and _missing([best["thing"]], around):
+        return f"The passage speaks of no “{best['thing']}”"
+    words = [word for word in _WORD.findall(question) if not is_time(word)]
+    missing, known = _missing(words, around), sum(bool(content_stems(word) - _LIGHT) for word in words)
+    share = _SHARE_MISSING
+    if kind_asked(question) is not None:
+        section = place.sections_before(place.text.find(quote))[:1]
+        share, missing = 1.0, _missing(words, content_stems("\n".join([quote, place.labels, place.name, *section])))
+    if support < _SURE and len(missing) >= share * known > 0 and not _SAYS_WHY.search(quote):
+        return f"{'The passage' if share < 1 else 'The quote'} does not have “{'”, “'.join(missing)}”"
     return ""
+
+
+def _missing(words: Sequence[str], stems: set[str]) -> list[str]:
+    """The words that say something and are in no form among the stems."""
+    of_words = {word: content_stems(word) - _LIGHT for word in words}
+    return [word for word, own in of_words.items() if own and not any(has_stem(stem, stems) for stem in own)]

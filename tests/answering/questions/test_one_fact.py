@@ -56,6 +56,25 @@ def test_what_speaks_against_an_answer(question: str, answer: str, place: Place,
     assert bool(doubts.reason(question, answer, place.text, place, support=0.6)) is is_doubted
 
 
+@pytest.mark.parametrize(
+    ("question", "quote", "support", "missing"),
+    [
+        ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.5, "The passage does not have “dog”"),
+        ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.8, ""),
+        ("Which dog is diabetic?", "Rex is a dog and diabetic.", 0.5, ""),
+        ("What was the income in July 2023?", "To pay by 14 July 2023: 5,600", 0.6, "“income”"),
+        ("Who treated Pepper in May?", "Pepper was bitten by Bruno in May.", 0.6, "The quote does not have “treated”"),
+        ("How far are we towed for nothing?", "Towing is free up to 60 km.", 0.5, ""),
+        ("What did Ana get as a farewell?", "Ana left because of the noise.", 0.5, ""),
+    ],
+)
+def test_an_answer_is_doubted_if_its_text_lacks_half_the_question(
+    question: str, quote: str, support: float, missing: str
+) -> None:
+    said = doubts.reason(question, "", quote, Place(f"{quote}\nMore of it.", "", 0), support)
+    assert missing in said if missing else said == ""
+
+
 def test_a_unit_that_is_left_out_is_named() -> None:
     quote = "Notice: the tenant gives one month, the landlord two."
     assert "“two” is of months" in doubts.unit_meant("How long is the notice for the landlord?", "two", quote)

@@ -36,8 +36,6 @@ _OF_CONTENT = re.compile(r"^(?:how\s+(?:much|many)\s+of|what(?:['’]s|\s+(?:is|
 _WILL = re.compile(r"will(?=\s+of\b|\W*$)")
 """The noun; else it is a word that says nothing."""
 _DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
-_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"}}
-"""Forms of verbs that are words of their own too, by the stem of the verb."""
 _ALIKE = 4
 """Letters by which 'decide' and 'decision' are alike."""
 _PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
@@ -109,9 +107,8 @@ def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
         return ()
     stems = content_stems(f"{quote}\n{place.labels}")
     verb = content_stems(doing["verb"])
-    forms = verb | _FORMS.get(min(verb, default=""), set())
     beginnings = {stem[:_ALIKE] for stem in stems}
-    is_told = any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in forms)
+    is_told = any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in verb)
     others = content_stems(question[doing.start() :]) - verb
     of_another = any(not is_time(name) for name in _PROPER.findall(quote))
     is_personal = not of_another and _PERSONAL.search(quote) is not None

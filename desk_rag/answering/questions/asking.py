@@ -158,7 +158,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
         compared_with_others = look_alikes.with_others(
             events, reader.store, question, under, embedder=reader.embedder, span_scorer=reader.span_scorer
         )
-        yield from drafts.marked(compared_with_others, question)
+        yield from drafts.marked(_with_doubt(compared_with_others, question), question)
 
 
 def _of_whole_folder(
@@ -205,7 +205,7 @@ def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLo
     joined = Joined(question)
     for number, part in enumerate(two):
         context = "" if number == 0 else two[0]
-        yield from joined.add(_one_fact(reader, part, replace(look, context=context)), part)
+        yield from joined.add(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part), part)
         if joined.stopped:
             break
     yield joined.finished()
@@ -257,7 +257,7 @@ def _with_name(
     joined = Joined(question)
     yield from joined.add(iter(first), steps.first, silent=True)
     second = steps.then(finished(first).text)
-    yield from joined.add(_one_fact(reader, second, look), second)
+    yield from joined.add(_with_doubt(_one_fact(reader, second, look), second), second)
     yield joined.finished(needs_last=True)
 
 
@@ -290,10 +290,19 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
 
 def _speaks_against(question: str, done: Answer) -> str:
     """A sentence about what the quote only plans, or its passage lacks; empty if nothing speaks against the answer."""
-    source, support = source_quoted(done), 1.0 if done.support is None else done.support
-    if source is None:
-        return ""
-    return doubts.reason(question, done.text, done.citations[0].quote, place_of_source(source), support)
+    source = source_quoted(done)
+    return doubts.reason(question, done.text, done.citations[0].quote, place_of_source(source)) if source else ""
+
+
+def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
+    """Pass an answer on; one with one quote is doubtful if that or its passage lacks too much of the question."""
+    for event in events:
+        if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
+            done, source = event.answer, source_quoted(event.answer)
+            if source is not None and done.support is not None and not done.doubtful:
+                reason = doubts.lacking(question, done.citations[0].quote, place_of_source(source), done.support)
+                event = Finished(doubted(done, reason)) if reason else event
+        yield event
 
 
 def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:

@@ -48,7 +48,7 @@ _ONLY_MEASURE = re.compile(
 """An amount or a length of time alone: '145.00', 'within 28 days', '40 pounds a month'."""
 
 
-def reason(question: str, answer: str, quote: str, place: Place, support: float = 1.0) -> str:
+def reason(question: str, answer: str, quote: str, place: Place) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
     does = _ASKS_WHAT_DOES.match(question.strip())
     if does is not None and not without_dates(answer).strip(" .,"):
@@ -61,7 +61,7 @@ def reason(question: str, answer: str, quote: str, place: Place, support: float 
     of_value = ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
     if of_value:
         return of_value
-    return "" if asks_whether(question) else _of_another_thing(question, quote, place, support)
+    return "" if asks_whether(question) else _of_another_thing(question, quote, place)
 
 
 def one_of_several(question: str, answer: str) -> str:
@@ -92,26 +92,31 @@ def _is_other_measure(question: str, answer: str) -> bool:
     return not numbers or not all(number in question for number in numbers)
 
 
-def _of_another_thing(question: str, quote: str, place: Place, support: float) -> str:
-    """A sentence that names what the text does not speak of: leeks beside 'the best onions', or half the question.
+def _of_another_thing(question: str, quote: str, place: Place) -> str:
+    """A sentence that names what the passage does not speak of: leeks, beside a quote about 'the best onions'."""
+    best = _SUPERLATIVE_OF.search(question)
+    says_best = best is not None and content_stems(best["adjective"]) & content_stems(quote)
+    around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
+    if best is not None and says_best and _missing([best["thing"]], around):
+        return f"The passage speaks of no “{best['thing']}”"
+    return ""
+
+
+def lacking(question: str, quote: str, place: Place, support: float) -> str:
+    """A sentence that names what a text lacks of the question, if that is much and the answer not very probable.
 
     Names do not count: a text about the right person may tell anything of them. An answer of the kind that is asked
     for may stand in other words, but not in a quote that has no word of the question.
     """
-    around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
-    best = _SUPERLATIVE_OF.search(question)
-    says_best = best is not None and content_stems(best["adjective"]) & content_stems(quote)
-    if best is not None and says_best and _missing([best["thing"]], around):
-        return f"The passage speaks of no “{best['thing']}”"
-    words = [word for word in _WORD.findall(question) if not is_time(word)]
-    missing, known = _missing(words, around), sum(bool(content_stems(word) - _LIGHT) for word in words)
-    share = _SHARE_MISSING
-    if kind_asked(question) is not None:
-        section = place.sections_before(place.text.find(quote))[:1]
-        share, missing = 1.0, _missing(words, content_stems("\n".join([quote, place.labels, place.name, *section])))
-    if support < _SURE and len(missing) >= share * known > 0 and not _SAYS_WHY.search(quote):
-        return f"{'The passage' if share < 1 else 'The quote'} does not have “{'”, “'.join(missing)}”"
-    return ""
+    is_of_kind, around = kind_asked(question) is not None, f"{place.labels}\n{place.name}"
+    section = place.sections_before(place.text.find(quote))[:1]
+    text = "\n".join([quote, around, *section]) if is_of_kind else f"{place.text}\n{around}"
+    words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
+    missing = _missing(words, content_stems(text))
+    enough = len(words) if is_of_kind else _SHARE_MISSING * len(words)
+    if asks_whether(question) or support >= _SURE or not len(missing) >= enough > 0 or _SAYS_WHY.search(quote):
+        return ""
+    return f"The {'quote' if is_of_kind else 'passage'} does not have “{'”, “'.join(missing)}”"
 
 
 def _missing(words: Sequence[str], stems: set[str]) -> list[str]:

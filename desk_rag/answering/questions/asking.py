@@ -271,12 +271,12 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
             citation, today = done.citations[0], datetime.now(UTC).astimezone().date()
-            quote = citation.quote
+            quote, source = citation.quote, source_quoted(done)
             reason = (
                 misfit(question, done.text, quote)
                 or not_the_sum(question, done.text, quote)
                 or past_note(question, done.text, today)
-                or _speaks_against(question, done)
+                or (doubts.reason(question, done.text, quote, place_of_source(source)) if source else "")
                 or _one_of_several_rows(reader.store, question, done)
             )
             if reason and not done.doubtful:
@@ -286,12 +286,6 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             notices = filter(None, (counted_from, of_unit, of_more))
             event = Finished(replace(done, notices=(*done.notices, *notices)))
         yield event
-
-
-def _speaks_against(question: str, done: Answer) -> str:
-    """A sentence about what the quote only plans, or its passage lacks; empty if nothing speaks against the answer."""
-    source = source_quoted(done)
-    return doubts.reason(question, done.text, done.citations[0].quote, place_of_source(source)) if source else ""
 
 
 def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:

@@ -150,10 +150,8 @@ def _with_sender(done: Answer) -> Answer | None:
         return None
     source = source_quoted(done)
     header = _heading_above(source, done.citations[0].quote) if source is not None else None
-    if source is None or header is None:
-        return None
-    line = QuoteFinder([source]).find(source.text[header.begin : header.end])
-    if line is None:
+    line = QuoteFinder([source]).find(source.text[header.begin : header.end]) if source and header else None
+    if header is None or line is None:
         return None
     notice = f"“{done.text.strip(' .')}” is read as {header.sender}, who wrote it"
     return replace(done, text=header.sender, citations=(*done.citations, line), notices=(*done.notices, notice))

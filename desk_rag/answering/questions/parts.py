@@ -293,8 +293,8 @@ def _with_name(second: str, first: str) -> str:
     names = _NAMES.findall(first)
     if len(names) != 1:
         return second
-    owned = re.sub(r"\b(?:his|her|their)\b(?=\s\w)", f"{names[0]}'s", second, count=1)
-    return re.sub(r"\b(?:he|she|they|him)\b", names[0], owned, count=1) if owned == second else owned
+    owned = re.sub(r"\b(?:his|her|their)\b(?=\s(?!(?:out|in|to|on|off|up|for|at|and)\b)\w)", f"{names[0]}'s", second)
+    return re.sub(r"\b(?:he|she|they|him|her)\b", names[0], owned, count=1) if owned == second else owned
 
 
 def by_way_of(question: str) -> ByWayOf | None:

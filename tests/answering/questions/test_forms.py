@@ -195,6 +195,10 @@ def test_the_second_question_has_the_name_of_the_first() -> None:
     first = "Who is Ana Rao?"
     assert two_questions("Who is Ana Rao and what is her number?") == (first, "What is Ana Rao's number?")
     assert two_questions("Who is Ana Rao, and where does she live?") == (first, "Where does Ana Rao live?")
+    assert two_questions("When was Tern launched, and when did I take her out?") == (
+        "When was Tern launched?",
+        "When did I take Tern out?",
+    )
     assert two_questions("When was it bought, and who repaired it?") == ("When was it bought?", "Who repaired it?")
 
 

@@ -105,14 +105,12 @@ def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
     doing = _DOING.search(question) if kind_asked(question) is AnswerKind.TIME else None
     if doing is None:
         return ()
-    stems = content_stems(f"{quote}\n{place.labels}")
-    verb = content_stems(doing["verb"])
+    stems, verb = content_stems(f"{quote}\n{place.labels}"), content_stems(doing["verb"])
     beginnings = {stem[:_ALIKE] for stem in stems}
     is_told = any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in verb)
-    others = content_stems(question[doing.start() :]) - verb
     of_another = any(not is_time(name) for name in _PROPER.findall(quote))
     is_personal = not of_another and _PERSONAL.search(quote) is not None
-    is_named = is_personal or any(has_stem(stem, stems) for stem in others)
+    is_named = is_personal or any(has_stem(stem, stems) for stem in content_stems(question[doing.start() :]) - verb)
     return () if is_told and is_named else (f"{doing['name']}{doing['verb']}",)
 
 

@@ -294,7 +294,8 @@ def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[Answer
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done, source = event.answer, source_quoted(event.answer)
             if source is not None and done.support is not None and not done.doubtful:
-                reason = doubts.lacking(question, done.citations[0].quote, place_of_source(source), done.support)
+                quote, place = done.citations[0].quote, place_of_source(source)
+                reason = doubts.lacking(question, done.text, quote, place, done.support)
                 event = Finished(doubted(done, reason)) if reason else event
         yield event
 

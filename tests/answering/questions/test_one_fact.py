@@ -58,6 +58,7 @@ def test_what_speaks_against_an_answer(question: str, answer: str, place: Place,
 @pytest.mark.parametrize(
     ("question", "quote", "support", "missing"),
     [
+        ("What did grown-ups pay before?", "We charge adults 16 crowns before noon.", 0.5, ""),
         ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.5, "The passage does not have “dog”"),
         ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.8, ""),
         ("Which dog is diabetic?", "Rex is a dog and diabetic.", 0.5, ""),
@@ -71,7 +72,7 @@ def test_what_speaks_against_an_answer(question: str, answer: str, place: Place,
 def test_an_answer_is_doubted_if_its_text_lacks_half_the_question(
     question: str, quote: str, support: float, missing: str
 ) -> None:
-    said = doubts.lacking(question, quote, Place(f"{quote}\nMore of it.", "", 0), support)
+    said = doubts.lacking(question, quote, quote, Place(f"{quote}\nMore of it.", "", 0), support)
     assert missing in said if missing else said == ""
 
 

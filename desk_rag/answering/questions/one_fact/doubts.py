@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from desk_rag.answering.requirements.answer_kinds import asks_whether, kind_asked
+from desk_rag.answering.requirements.amounts import amount_of, asks_money
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -23,12 +24,10 @@ _LIGHT = content_stems(
     " telephone phone mobile mail address date day month year time price cost amount person place more most less than"
 )
 """Words that name the kind of an answer, or that every text has."""
+_ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|months|years|times)\b", re.I)
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
 _SHARE_MISSING, _SURE = 0.5, 0.75
-"""Share of a question's words that the passage lacks from which an answer is doubted, unless it is as probable as that.
-
-See "Answers whose passage lacks half the question" in bench/LOG.md.
-"""
+"""Share of a question's words that a passage may not lack, unless the answer is so probable; see bench/LOG.md."""
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
 _BARE = re.compile(r"\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve", re.I)
 _TIME_UNIT = re.compile(r"\s+(?:calendar\s+|working\s+|whole\s+)?(?P<unit>minute|hour|day|week|month|year)", re.I)
@@ -102,21 +101,23 @@ def _of_another_thing(question: str, quote: str, place: Place) -> str:
     return ""
 
 
-def lacking(question: str, quote: str, place: Place, support: float) -> str:
+def lacking(question: str, answer: str, quote: str, place: Place, support: float) -> str:
     """A sentence that names what a text lacks of the question, if that is much and the answer not very probable.
 
     Names do not count: a text about the right person may tell anything of them. An answer of the kind that is asked
     for may stand in other words, but not in a quote that has no word of the question.
     """
-    is_of_kind, around = kind_asked(question) is not None, f"{place.labels}\n{place.name}"
+    is_money = asks_money(question) and amount_of(answer, "") is not None
+    says_times = _ASKS_TIMES.match(question) is not None and is_of_kind(AnswerKind.TIME, answer)
+    as_asked, around = kind_asked(question) is not None or is_money or says_times, f"{place.labels}\n{place.name}"
     section = place.sections_before(place.text.find(quote))[:1]
-    text = "\n".join([quote, around, *section]) if is_of_kind else f"{place.text}\n{around}"
+    text = "\n".join([quote, around, *section]) if as_asked else f"{place.text}\n{around}"
     words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
     missing = _missing(words, content_stems(text))
-    enough = len(words) if is_of_kind else _SHARE_MISSING * len(words)
+    enough = len(words) if as_asked else _SHARE_MISSING * len(words)
     if asks_whether(question) or support >= _SURE or not len(missing) >= enough > 0 or _SAYS_WHY.search(quote):
         return ""
-    return f"The {'quote' if is_of_kind else 'passage'} does not have “{'”, “'.join(missing)}”"
+    return f"The {'quote' if as_asked else 'passage'} does not have “{'”, “'.join(missing)}”"
 
 
 def _missing(words: Sequence[str], stems: set[str]) -> list[str]:

@@ -211,7 +211,10 @@ def _phrase(fragment: str, question: str, talk: Talk) -> str:
     if tail := _time_tail(old.text):
         old = replace(old, text=old.text[: -len(tail[1])], end=old.end - len(tail[1]))
     start, end = _replaced(old, same_head=bool(words) and v.stem(old.head) == v.stem(words[-1]))
-    return f"{question[: old.start + start]}{fragment}{question[old.start + end :]}"
+    is_several = re.search(r"(?<![su])s$|\band\b", fragment) is not None
+    before = re.sub(r"\b(?:is|are)(?=\s+$)", "are" if is_several else "is", question[: old.start + start])
+    before = re.sub(r"\b(?:was|were)(?=\s+$)", "were" if is_several else "was", before)
+    return f"{before}{fragment}{question[old.start + end :]}"
 
 
 def _time_tail(text: str) -> tuple[str, str] | None:

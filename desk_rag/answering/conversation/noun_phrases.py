@@ -125,7 +125,8 @@ def _is_noun_before_verb(words: list[re.Match[str]], place: int) -> bool:
     """Return whether a verb follows a word that may be one itself: 'work' in 'When did the roof work begin?'."""
     following = words[place + 1][0].casefold() if place + 1 < len(words) else ""
     is_verb = v.is_verb(following) and following not in v.PREDICATES | v.AUXILIARIES
-    return is_verb and words[place][0].casefold() in v.NOUNS_BEHIND_BE
+    takes_a_verb = any(word[0].casefold() in _DO for word in words[:place])  # 'stand' in 'did the music stand cost'
+    return is_verb and (takes_a_verb or words[place][0].casefold() in v.NOUNS_BEHIND_BE)
 
 
 def _last_verb(words: list[re.Match[str]]) -> int:

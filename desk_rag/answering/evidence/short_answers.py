@@ -72,8 +72,6 @@ _ASKS_CODE = re.compile(
     r"|ID|details|where\s+(?:do|should|can)\s+(?:I|we)\s+(?:pay|transfer))\b",
     re.I,
 )
-
-
 _SHARE_OF = re.compile(
     r"(?P<verb>[a-z]+)\s+(?:only\s+|just\s+)?(?P<share>(?:half|an?\s+(?:third|quarter|fifth|tenth)|two\s+thirds|three\s+quarters"
     r"|\d+\s?(?:%|per\s?cent))\s+of\s+(?:(?:the|our|its|their|my|a)\s+)?(?:[a-z]+\s+){0,2}?(?:of\s+)?)$",

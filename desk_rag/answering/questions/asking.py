@@ -36,6 +36,7 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import name_day
 from desk_rag.answering.questions.one_fact.day_files import by_day_files
+from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
@@ -60,9 +61,6 @@ if TYPE_CHECKING:
 
 _BEGINNING = 400
 """Characters of a document in which its date is looked for."""
-_DOUBTED = 0.3
-"""Most support of an answer that is not of the kind asked for, or about a name that was spelled otherwise."""
-
 _ANY_TEXT = content_stems(
     "note notes document documents file files paper papers text texts folder anybody anyone people book"
 )
@@ -122,16 +120,8 @@ def _with_spelling(event: Finished, spelled: Spelled) -> Finished:
     """Say which words of the question were read otherwise; an answer about another name is doubtful."""
     done = replace(event.answer, notices=(*event.answer.notices, spelled.notice))
     if done.found and spelled.names:
-        done = replace(done, support=_at_most(done.support), unmet=(*done.unmet, *spelled.names))
+        done = replace(doubted(done), unmet=(*done.unmet, *spelled.names))
     return Finished(done)
-
-
-def _at_most(support: float | None) -> float:
-    return _DOUBTED if support is None else min(support, _DOUBTED)
-
-
-def _with_doubt(done: Answer, reason: str) -> Answer:
-    return replace(done, support=_at_most(done.support), notices=(*done.notices, reason))
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
@@ -168,7 +158,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
         compared_with_others = look_alikes.with_others(
             events, reader.store, question, under, embedder=reader.embedder, span_scorer=reader.span_scorer
         )
-        yield from drafts.marked(compared_with_others, question)
+        yield from drafts.marked(_with_doubt(compared_with_others, question), question)
 
 
 def _of_whole_folder(
@@ -215,7 +205,7 @@ def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLo
     joined = Joined(question)
     for number, part in enumerate(two):
         context = "" if number == 0 else two[0]
-        yield from joined.add(_one_fact(reader, part, replace(look, context=context)), part)
+        yield from joined.add(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part), part)
         if joined.stopped:
             break
     yield joined.finished()
@@ -226,13 +216,14 @@ def _compared(reader: Reader, question: str, compared: parts.Comparison, look: S
     both = [list(_one_fact(reader, one, look)) for one in compared.questions]
     first, second = map(finished, both)
     sure = all(done.found and not done.doubtful for done in (first, second))
+    sure = sure and (first.text, first.citations) != (second.text, second.citations)
     verdict = compared.verdict(first.text, second.text) if sure else ""
     if not verdict:
         for event in _one_fact(reader, question, look):
             if isinstance(event, Finished) and event.answer.found:
                 done = event.answer
                 says = any(compared.word in citation.quote.lower() for citation in done.citations)
-                event = event if says else Finished(_with_doubt(done, "What is known of the two could not be compared"))
+                event = event if says else Finished(doubted(done, "What is known of the two could not be compared"))
             yield event
         return
     joined = Joined(question)
@@ -266,7 +257,7 @@ def _with_name(
     joined = Joined(question)
     yield from joined.add(iter(first), steps.first, silent=True)
     second = steps.then(finished(first).text)
-    yield from joined.add(_one_fact(reader, second, look), second)
+    yield from joined.add(_with_doubt(_one_fact(reader, second, look), second), second)
     yield joined.finished(needs_last=True)
 
 
@@ -280,16 +271,16 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
         if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
             done = event.answer
             citation, today = done.citations[0], datetime.now(UTC).astimezone().date()
-            quote = citation.quote
+            quote, source = citation.quote, source_quoted(done)
             reason = (
                 misfit(question, done.text, quote)
                 or not_the_sum(question, done.text, quote)
                 or past_note(question, done.text, today)
-                or _speaks_against(question, done)
+                or (doubts.reason(question, done.text, quote, place_of_source(source)) if source else "")
                 or _one_of_several_rows(reader.store, question, done)
             )
             if reason and not done.doubtful:
-                done = _with_doubt(done, reason)
+                done = doubted(done, reason)
             counted_from = _day_meant(reader.store, done)
             of_unit, of_more = doubts.unit_meant(question, done.text, quote), doubts.one_of_several(question, done.text)
             notices = filter(None, (counted_from, of_unit, of_more))
@@ -297,11 +288,16 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
         yield event
 
 
-def _speaks_against(question: str, done: Answer) -> str:
-    """A sentence about what the quote only plans, or its passage lacks; empty if nothing speaks against the answer."""
-    citation = done.citations[0]
-    source = next((one for one in done.sources if one.number == citation.source_number), None)
-    return "" if source is None else doubts.reason(question, done.text, citation.quote, place_of_source(source))
+def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
+    """Pass an answer on; one with one quote is doubtful if that or its passage lacks too much of the question."""
+    for event in events:
+        if isinstance(event, Finished) and event.answer.found and len(event.answer.citations) == 1:
+            done, source = event.answer, source_quoted(event.answer)
+            if source is not None and done.support is not None and not done.doubtful:
+                quote, place = done.citations[0].quote, place_of_source(source)
+                reason = doubts.lacking(question, done.text, quote, place, done.support)
+                event = Finished(doubted(done, reason)) if reason else event
+        yield event
 
 
 def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Answer, AnswerEvent, Citation, Source
+from desk_rag.answering.events import Answer, AnswerEvent, Source
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import summary
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.one_fact.rewriting import rewritten
+from desk_rag.answering.questions.one_fact.rewriting import rewritten, source_quoted
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.correspondence import Correspondents, Header, correspondents, header_of, headers
@@ -115,7 +115,7 @@ def name_correspondent(events: Iterator[AnswerEvent], question: str) -> Iterator
 def _with_correspondent(question: str, asks_recipient: bool, done: Answer) -> Answer | None:
     """The answer with the sender or recipients by the heading of the quoted mail; None where no heading says."""
     citation = done.citations[0] if done.found and len(done.citations) == 1 else None
-    source = _source_of(done, citation) if citation is not None else None
+    source = source_quoted(done)
     if citation is None or source is None or _tells_of_other(question, citation.quote):
         return None
     header = _heading_above(source, citation.quote)
@@ -124,10 +124,6 @@ def _with_correspondent(question: str, asks_recipient: bool, done: Answer) -> An
     line = QuoteFinder([source]).find(source.text[header.begin : header.end])
     citations = (citation,) if line is None or line == citation else (citation, line)
     return replace(done, text=header.recipients if asks_recipient else header.sender, citations=citations)
-
-
-def _source_of(done: Answer, citation: Citation) -> Source | None:
-    return next((source for source in done.sources if source.number == citation.source_number), None)
 
 
 def _heading_above(source: Source, quote: str) -> Header | None:
@@ -152,12 +148,10 @@ def _with_sender(done: Answer) -> Answer | None:
     """The answer with the sender in place of 'I'; None for other answers, and where no heading names the sender."""
     if not done.found or len(done.citations) != 1 or not _FIRST_PERSON.fullmatch(done.text.strip(" .")):
         return None
-    source = _source_of(done, done.citations[0])
+    source = source_quoted(done)
     header = _heading_above(source, done.citations[0].quote) if source is not None else None
-    if source is None or header is None:
-        return None
-    line = QuoteFinder([source]).find(source.text[header.begin : header.end])
-    if line is None:
+    line = QuoteFinder([source]).find(source.text[header.begin : header.end]) if source and header else None
+    if header is None or line is None:
         return None
     notice = f"“{done.text.strip(' .')}” is read as {header.sender}, who wrote it"
     return replace(done, text=header.sender, citations=(*done.citations, line), notices=(*done.notices, notice))

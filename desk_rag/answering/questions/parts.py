@@ -114,7 +114,14 @@ _COMPARED = re.compile(
     r"(?P<first>.+?)\s+or\s+(?P<second>.+?)\?*$",
     re.I,
 )
+_DIFFERENCE = re.compile(
+    rf"^how\s+(?P<how>much|many)\s+(?P<word>{'|'.join(_ASKED_OF)}|more|less|fewer|higher)(?P<noun>(?:\s+[\w-]+){{0,2}}?)\s+"
+    r"(?P<auxiliary>is|was|are|were|do|does|did)\s+"
+    r"(?P<first>.+?)(?:\s+(?P<verb>cost|pay|earn|weigh|charge|get|need|use))?\s+than\s+(?P<second>.+?)\?*$",
+    re.I,
+)
 _LEANS = re.compile(r"(?P<preposition>of|from|in|for|at|on|by)\s+\S")
+_NAMES = re.compile(r"(?<=\s)[A-Z][\w’-]*(?:\s[A-Z][\w’-]*)*")
 _BARE = re.compile(r"[A-Z]|\d+\w?")
 _MEASURE = re.compile(
     r"(?<![\w.,])(?P<before>[€$£¥]|[A-Z]{3}\b)?\s?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\d.,:/-]*\d)"
@@ -124,20 +131,18 @@ _MEASURE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A question which of two things has more of something, or less."""
+    """A question which of two things has more of something, or less, or by how much."""
 
     word: str
     names: tuple[str, str]
-    quantity: str = ""
-    """The measure that is compared, if the question names it: 'deposit'."""
+    asks: str
+    """The question for the measure of one, with '{}' for its name."""
+    by_how_much: bool = False
 
     @property
     def questions(self) -> tuple[str, str]:
         """The question for the measure of each."""
-        first, second = self.names
-        if self.quantity:
-            return f"What is the {self.quantity} of {first}?", f"What is the {self.quantity} of {second}?"
-        return _ASKED_OF[self.word].format(first), _ASKED_OF[self.word].format(second)
+        return self.asks.format(self.names[0]), self.asks.format(self.names[1])
 
     def verdict(self, first: str, second: str) -> str:
         """Which it is, with the two answers compared; empty if they are no two numbers of one unit."""
@@ -145,6 +150,10 @@ class Comparison:
         if one is None or other is None or one[1] != other[1]:
             return ""
         shown = first.strip(" ."), second.strip(" .")
+        if self.by_how_much:
+            by = f"{abs(one[0] - other[0]):,}"
+            difference = _MEASURE.sub(lambda match: match[0].replace(match["number"], by), shown[0])
+            return f"{difference} (computed: between {shown[0]} and {shown[1]})"
         if one[0] == other[0]:
             return f"Neither (computed: {shown[0]} and {shown[1]})"
         wins = int((one[0] > other[0]) is (self.word in _LESS))
@@ -154,19 +163,24 @@ class Comparison:
 
 
 def comparison(question: str) -> Comparison | None:
-    """The two things of a question such as 'Which is cheaper, larch or oak?'; None for others."""
-    match = _COMPARED.match(" ".join(question.split()))
+    """The two things of 'Which is cheaper, larch or oak?' or 'How much more is oak than larch?'; None for others."""
+    plain = " ".join(question.split())
+    match = _COMPARED.match(plain) or _DIFFERENCE.match(plain)
     if match is None:
         return None
-    word, noun, first, second = match["word"].lower(), match["noun"].strip(), match["first"], match["second"]
-    if asks_quantity(f"What is the {noun} of {first}?"):
-        return Comparison(word, (first, second), noun)
+    word, first, second = match["word"].lower(), match["first"], match["second"]
     if leaned := _LEANS.match(second):  # 'the insurance of 2025 or of 2026'
         head, preposition, _ = first.partition(f" {leaned['preposition']} ")
         second = f"{head} {second}" if preposition else second
+    if auxiliary := match.groupdict().get("auxiliary"):
+        asks = f"How {match['how']}{match['noun']} {auxiliary} {{}} {match['verb'] or ''}".rstrip() + "?"
+        return Comparison(word, (first, second), _ASKED_OF.get(word, asks), by_how_much=True)
+    noun = match["noun"].strip()
+    if asks_quantity(f"What is the {noun} of {first}?"):
+        return Comparison(word, (first, second), f"What is the {noun} of {{}}?")
     if noun and all(_BARE.fullmatch(name) for name in (first, second)):  # 'Which shed is larger, C or D?'
         first, second = f"{noun} {first}", f"{noun} {second}"
-    return Comparison(word, (first, second))
+    return Comparison(word, (first, second), _ASKED_OF[word])
 
 
 def _measure(text: str) -> tuple[Decimal, str] | None:
@@ -201,6 +215,7 @@ def two_questions(question: str) -> tuple[str, str] | None:
     if match is None:
         return _without_comma(question)
     first, second = (_as_question(match[part]) for part in ("first", "second"))
+    second = _with_name(second, first)
     if min(len(first.split()), len(second.split())) < _FEWEST_WORDS:
         return _without_comma(question)
     return first, second
@@ -268,7 +283,18 @@ def _without_comma(question: str) -> tuple[str, str] | None:
     begins = match["first"].split(maxsplit=2)
     is_relative = len(begins) > 2 and _RELATIVE.search(begins[2])
     enough = min(len(match["first"].split()), len(match["second"].split())) >= _FEWEST_WORDS
-    return (_as_question(match["first"]), _as_question(match["second"])) if enough and not is_relative else None
+    if not enough or is_relative:
+        return None
+    return (first := _as_question(match["first"])), _with_name(_as_question(match["second"]), first)
+
+
+def _with_name(second: str, first: str) -> str:
+    """The second question with the name of the first for 'her': 'Who is Ana Gray, and what is her number?'."""
+    names = _NAMES.findall(first)
+    if len(names) != 1:
+        return second
+    owned = re.sub(r"\b(?:his|her|their)\b(?=\s(?!(?:out|in|to|on|off|up|for|at|and)\b)\w)", f"{names[0]}'s", second)
+    return re.sub(r"\b(?:he|she|they|him|her)\b", names[0], owned, count=1) if owned == second else owned
 
 
 def by_way_of(question: str) -> ByWayOf | None:

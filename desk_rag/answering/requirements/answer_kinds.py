@@ -27,7 +27,8 @@ _ASKS_YEAR = re.compile(r"^(?:(?:in|since|until|from|by)\s+)?(?:which|what)\s+ye
 _ASKS_COLOUR = re.compile(r"^(?:in\s+)?(?:what|which)(?:\s+is\s+the|\s+are\s+the|\s+was\s+the)?\s+colou?rs?\b", re.I)
 _ASKS_LANGUAGE = re.compile(r"^(?:in\s+|into\s+)?(?:what|which)\s+languages?\b", re.I)
 _ASKS_PHONE = re.compile(
-    r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
+    r"\b(?:(?:tele)?phone|mobile|cell|fax)\s+numbers?\b|\b(?:[^\W\d_]+['’]s?|his|her|their)\s+number\W*$"
+    r"|\b(?:which|what)\s+number\b.*\b(?:call|ring|dial|phone)\b", re.I
 )
 _ASKS_ADDRESS = re.compile(r"\be-?mail\s+address\b", re.I)
 _ASKS_POSTAL = re.compile(
@@ -132,8 +133,6 @@ _ASKS_WHO_DID = re.compile(
 )
 _ASKS_WHICH_MORE = re.compile(r"^(?:who|which|what)\b.*\b(?P<word>more|fewer|less)\b.*,\s.+\sor\s", re.I)
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
-
-
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+{_NAME}(?:\s+{_NAME})*\?*$")
 _ONLY_DATE = re.compile(
@@ -144,6 +143,8 @@ _ONLY_DATE = re.compile(
 """A day, which counts nothing."""
 _LONGEST_NAME = 3
 """Words of an answer that is nothing but a name."""
+
+
 class AnswerKind(Enum):
     """A kind of short answer, with the words that name it."""
 

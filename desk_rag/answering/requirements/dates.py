@@ -19,8 +19,6 @@ _MONTH_ONLY = re.compile(
     rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
 )
 _ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12]\d|3[01]))?\b")
-
-
 _COUNTS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 _PERIOD = re.compile(
     rf"\b(?P<count>\d{{1,3}}|{'|'.join(_COUNTS)}|an?)\s+(?P<unit>day|week|month|year)s?\s+(?:from|after|as\s+of)\s+"
@@ -32,11 +30,14 @@ _RELATIVE = re.compile(
     r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day))\b",
     re.I,
 )
-
-
 _HOW_LONG_UNTIL = re.compile(
     r"^how\s+(?:long|many\s+(?:days|weeks|months|years))\s+(?:(?:is|are)\s+(?:it|there|left)\s+)?(?:until|till|before)\s+(?P<event>\S.*)",
     re.I | re.S,
+)
+_STILL_VALID = re.compile(
+    r"^(?:(?P<verb>is|are)\s+(?P<thing>.+?)\s+still\s+(?:valid|in\s+(?:force|date)|current|running|under\s+guarantee)"
+    r"|ha(?:s|ve)\s+(?P<ended>.+?)\s+(?:already\s+)?(?:expired|lapsed|run\s+out))\W*$",
+    re.I,
 )
 _ASKS_NEXT = re.compile(r"\b(?:is|are|will|does|do)\b.*\b(?:next|upcoming)\b", re.I)
 
@@ -83,10 +84,12 @@ def relative_note(answer: str, written: date, name: str) -> str:
     """A sentence that names the day meant by an answer such as 'two years from today'; empty for other answers."""
     period = _PERIOD.search(answer)
     if period is not None:
-        end = _day_after(written, period["count"].lower(), period["unit"].lower())
-        return f"“{period['start']}” is {_in_words(written)} in {name}, so this is {_in_words(end)} (computed)"
+        count = period["count"].lower()
+        number = int(count) if count.isdigit() else 1 if count in ("a", "an") else _COUNTS.index(count) + 1
+        end = later(written, number, period["unit"].lower())
+        return f"“{period['start']}” is {in_words(written)} in {name}, so this is {in_words(end)} (computed)"
     relative = _RELATIVE.search(answer)
-    return f"“{relative.group()}” was written on {_in_words(written)} in {name}" if relative is not None else ""
+    return f"“{relative.group()}” was written on {in_words(written)} in {name}" if relative is not None else ""
 
 
 def past_note(question: str, answer: str, today: date) -> str:
@@ -96,18 +99,22 @@ def past_note(question: str, answer: str, today: date) -> str:
         return ""
     latest = max((one.year, one.month, one.day or 31) for one in days)
     is_past = latest < (today.year, today.month, today.day)
-    return f"“{answer.strip()}” is past, today is {_in_words(today)}" if is_past else ""
+    return f"“{answer.strip()}” is past, today is {in_words(today)}" if is_past else ""
 
 
 def when_asked(question: str) -> str:
-    """The question for the day itself, where one asks how long it is until then: 'When the lease ends?'; else ''."""
-    match = _HOW_LONG_UNTIL.match(" ".join(question.split()))
+    """The question for the day itself, where one asks how long it is until then, or whether it is past; else ''."""
+    plain = " ".join(question.split())
+    if still := _STILL_VALID.match(plain):
+        return f"Until when {(still['verb'] or 'is').lower()} {still['thing'] or still['ended']} valid?"
+    match = _HOW_LONG_UNTIL.match(plain)
     return f"When {match['event']}" if match is not None else ""
 
 
 def days_until(answer: str, today: date) -> str:
     """A sentence that says how far off the day of an answer is; empty if it names none in full."""
     days = [one for one in dates(answer) if one.year and one.month and one.day]
+    days = days[-1:] if answer.startswith("from ") else days
     if len(days) != 1:
         return ""
     try:
@@ -115,17 +122,18 @@ def days_until(answer: str, today: date) -> str:
     except ValueError:  # 31 February
         return ""
     number = f"{abs(away):,} day{'' if abs(away) == 1 else 's'}"
-    return f"Today is {_in_words(today)}, so that {f'is in {number}' if away >= 0 else f'was {number} ago'} (computed)"
+    return f"Today is {in_words(today)}, so that {f'is in {number}' if away >= 0 else f'was {number} ago'} (computed)"
 
 
-def _day_after(begin: date, count: str, unit: str) -> date:
-    number = int(count) if count.isdigit() else 1 if count in ("a", "an") else _COUNTS.index(count) + 1
+def later(day: date, count: int, unit: str) -> date:
+    """The day that is so many days, weeks, months or years later; the last of its month if there is no such day."""
     if unit in ("day", "week"):
-        return begin + timedelta(days=number * (7 if unit == "week" else 1))
-    months = begin.year * 12 + begin.month - 1 + number * (12 if unit == "year" else 1)
-    year, month = months // 12, months % 12 + 1
-    return date(year, month, min(begin.day, calendar.monthrange(year, month)[1]))
+        return day + timedelta(days=count * (7 if unit == "week" else 1))
+    month = day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1)
+    year, month = divmod(month, 12)
+    return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
 
 
-def _in_words(day: date) -> str:
+def in_words(day: date) -> str:
+    """'12 March 2021'"""
     return f"{day.day} {MONTHS[day.month - 1].capitalize()} {day.year}"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.questions.folder.days import lines_of_day
 from desk_rag.answering.questions.folder.reading.events import Event, events
-from desk_rag.answering.questions.folder.reading.periods import later, take_period
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.questions.folder.reading.periods import take_period
+from desk_rag.answering.requirements.dates import Date, later
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.store.types import FileStamp, Passage
 
@@ -71,3 +72,13 @@ def test_an_age_is_counted_from_today(question: str, rest: str, inside: Date, ou
 
 def test_a_length_of_time_is_no_age() -> None:
     assert take_period("contracts longer than two years", TODAY)[1] is None
+
+
+def test_what_happened_on_a_day_shows_its_lines_of_a_diary() -> None:
+    text = "4 May 2024 Quiet. Otto came. 5 May 2024 The vet came. All is well. " + "6 May 2024 Rain again. " * 12
+    chunk = Chunk(ChunkId("c"), 0, f"Diary\n{text}", 9, Location())
+    diary = Passage(chunk, Path("/desk/diary 2024.md"), "Diary", FileStamp(1, 2, 3, "p"))
+    period = take_period("What happened on 5 May 2024", TODAY)[1]
+    assert period is not None
+    assert [one.row.text for one in lines_of_day(diary, set(), period)] == ["5 May 2024 The vet came.", "All is well."]
+    assert [one.row.text for one in lines_of_day(diary, {"vet"}, period)] == ["5 May 2024 The vet came."]

@@ -189,3 +189,26 @@ def test_the_measures_are_asked_for_one_by_one() -> None:
 )
 def test_one_property_of_two_things_is_asked_twice(question: str, both: tuple[str, str] | None) -> None:
     assert two_questions(question) == both
+
+
+def test_the_second_question_has_the_name_of_the_first() -> None:
+    first = "Who is Ana Rao?"
+    assert two_questions("Who is Ana Rao and what is her number?") == (first, "What is Ana Rao's number?")
+    assert two_questions("Who is Ana Rao, and where does she live?") == (first, "Where does Ana Rao live?")
+    assert two_questions("When was Tern launched, and when did I take her out?") == (
+        "When was Tern launched?",
+        "When did I take Tern out?",
+    )
+    assert two_questions("When was it bought, and who repaired it?") == ("When was it bought?", "Who repaired it?")
+
+
+def test_a_difference_is_computed_from_two_answers() -> None:
+    more = comparison("How much more is the premium in 2024 than in 2023?")
+    assert more is not None
+    assert more.questions == ("How much is the premium in 2024?", "How much is the premium in 2023?")
+    assert more.verdict("1,264.00 crowns", "1,186.40 crowns") == (
+        "77.60 crowns (computed: between 1,264.00 crowns and 1,186.40 crowns)"
+    )
+    assert more.verdict("12 crowns", "14 days") == ""
+    older = comparison("How much older is Otto than Rufus?")
+    assert older is not None and older.questions == ("How old is Otto?", "How old is Rufus?")

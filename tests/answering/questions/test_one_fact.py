@@ -24,7 +24,6 @@ PUMP = Place("The seal of the pump must be renewed within 14 days. Fee: 88.50; i
     [
         ("Who won the cup for the best leeks?", "", SHOW, True),
         ("Who won the cup for the best onions?", "", SHOW, False),
-        ("Which hotel did we stay at in Whitby?", "", LUNCH, True),
         (
             "What is the longest time it may run?",
             "75 minutes",
@@ -54,6 +53,27 @@ PUMP = Place("The seal of the pump must be renewed within 14 days. Fee: 88.50; i
 )
 def test_what_speaks_against_an_answer(question: str, answer: str, place: Place, is_doubted: bool) -> None:
     assert bool(doubts.reason(question, answer, place.text, place)) is is_doubted
+
+
+@pytest.mark.parametrize(
+    ("question", "quote", "support", "missing"),
+    [
+        ("What did grown-ups pay before?", "We charge adults 16 crowns before noon.", 0.5, ""),
+        ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.5, "The passage does not have “dog”"),
+        ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.8, ""),
+        ("Which dog is diabetic?", "Rex is a dog and diabetic.", 0.5, ""),
+        ("Which hotel did we stay at in Whitby?", LUNCH.text, 0.6, "“hotel”, “stay”"),
+        ("What was the income in July 2023?", "To pay by 14 July 2023: 5,600", 0.6, "“income”"),
+        ("Who treated Pepper in May?", "Pepper was bitten by Bruno in May.", 0.6, "The quote does not have “treated”"),
+        ("How far are we towed for nothing?", "Towing is free up to 60 km.", 0.5, ""),
+        ("What did Ana get as a farewell?", "Ana left because of the noise.", 0.5, ""),
+    ],
+)
+def test_an_answer_is_doubted_if_its_text_lacks_half_the_question(
+    question: str, quote: str, support: float, missing: str
+) -> None:
+    said = doubts.lacking(question, quote, quote, Place(f"{quote}\nMore of it.", "", 0), support)
+    assert missing in said if missing else said == ""
 
 
 def test_a_unit_that_is_left_out_is_named() -> None:

@@ -62,7 +62,11 @@ def test_how_long_until_asks_for_a_day_and_is_counted() -> None:
     assert when_asked("How long until Harold retires?") == "When Harold retires?"
     assert when_asked("How many weeks are there until the lease ends?") == "When the lease ends?"
     assert when_asked("How long is the lease?") == ""
+    assert when_asked("Is the lease still valid?") == "Until when is the lease valid?"
+    assert when_asked("Has the lease expired?") == "Until when is the lease valid?"
+    assert when_asked("Is it still raining?") == ""
     today = date(2026, 11, 26)
     assert days_until("on 6 December 2026", today) == "Today is 26 November 2026, so that is in 10 days (computed)"
     assert days_until("25 November 2026", today).endswith("so that was 1 day ago (computed)")
     assert days_until("in December", today) == ""
+    assert days_until("from 1 May 2024 to 6 December 2026", today).endswith("so that is in 10 days (computed)")

@@ -45,8 +45,6 @@ BITE = "On Friday Pepper (collie, owner Amina Yusuf) was bitten by Bruno in the 
             "a mobile number",
         ),
         ("What is Gus Lind's mobile number?", "Gus Lind, mobile: 0555 190 336", "0555 190 336", ""),
-        ("How much more is it in 2024 than in 2023?", "The fee is 12 crowns.", "12 crowns", "a difference"),
-        ("How much more is it in 2024 than in 2023?", "The fee rises by 2 crowns.", "2 crowns", ""),
         ("When is the office closed?", HOURS, "8.30", "of the opposite"),
         ("When is the office closed?", HOURS, "Sundays", ""),
         ("When is the office open?", HOURS, "8.30", ""),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from desk_rag.answering.events import Answer, AnswerEvent, Finished, Retrieved
 from desk_rag.answering.questions.disagreement.look_alikes import are_alike
 from desk_rag.answering.questions.disagreement.newest import asks_in_present, day_of, newest
 from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.second_look import finished
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
@@ -19,8 +19,6 @@ from desk_rag.sanitize import clean_name
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
-_MOST_SUPPORT = 0.3
-"""Most support of an answer from a draft: it is doubtful."""
 _MOST_FINALS = 20
 """Documents much like a draft that are read in its place; more are a collection."""
 
@@ -50,20 +48,15 @@ def marked(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent
     for event in events:
         path = _draft_quoted(event.answer) if isinstance(event, Finished) and not asks_of_draft(question) else None
         if isinstance(event, Finished) and path is not None:
-            done = event.answer
-            support = _MOST_SUPPORT if done.support is None else min(done.support, _MOST_SUPPORT)
             notice = f"By its name or title, {clean_name(path.name)} is a draft, a copy or superseded"
-            event = Finished(replace(done, support=support, notices=(*done.notices, notice)))
+            event = Finished(doubted(event.answer, notice))
         yield event
 
 
 def _draft_quoted(done: Answer) -> Path | None:
     """The draft that an answer quotes first; None if that is none."""
-    if not done.found or not done.citations:
-        return None
-    citation = done.citations[0]
-    source = next((one for one in done.sources if one.number == citation.source_number), None)
-    return citation.path if source is not None and is_draft(place_of_source(source)) else None
+    source = source_quoted(done) if done.found else None
+    return source.path if source is not None and is_draft(place_of_source(source)) else None
 
 
 def _finals(store: Store, draft: Path, question: str) -> list[Path]:

@@ -50,6 +50,7 @@ from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.holders import newer_holder
+from desk_rag.answering.questions.one_fact.rewriting import doubted
 from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
@@ -83,8 +84,6 @@ _CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|E
 _RATE = re.compile(r"\d(?:\s?[^\W\d]+)?\s+(?:an?|per|each)\s+(?P<per>[a-z]{3,})", re.I)
 _ASKS_HOLDER = re.compile(r"^who(?:['’]s|\s+(?:is|are))\s+(?:the|our|my)\b", re.I)
 """Asks who has an office or a task, which passes from one person to the next."""
-_MOST_SUPPORT = 0.3
-"""Most support of an answer where the documents do not say which value holds at the time that is asked for."""
 _NAMED_AS_HOLDER = 0.75
 """Least support of an answer that the newest of several documents gives in so many words."""
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".properties"})
@@ -213,8 +212,7 @@ def _at_time_asked(
             return replace(done, text=value, citations=tuple(in_order))
     elif not asks_then(question):
         return done
-    support = _MOST_SUPPORT if done.support is None else min(done.support, _MOST_SUPPORT)
-    return replace(done, support=support)
+    return doubted(done)
 
 
 def _pattern(question: str) -> re.Pattern[str]:

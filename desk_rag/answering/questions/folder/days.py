@@ -17,7 +17,9 @@ from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import Date, dates, in_words
+from desk_rag.answering.requirements.places import place_of_passage
+from desk_rag.answering.requirements.statements.dated_lines import dated_heading, day_in_name
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
@@ -40,7 +42,7 @@ _TIMES = (
 _ON_DAY = re.compile(
     r"^(?:what|which)\b.*\b(?:(?:have|got)\s+to\s+do|(?:must|should|shall|will|can)\s+(?:I|we)\s+do|(?:am|are)\s+(?:I|we)\s+doing"
     r"|appointments?|events?|(?:is|are)\s+(?:planned|scheduled|on|due|happening|in\s+(?:the|my|our)\s+(?:calendar|diary))"
-    r"|do\s+(?:I|we)\s+have\b|takes?\s+place|happens?)",
+    r"|do\s+(?:I|we)\s+have\b|takes?\s+place|happen(?:s|ed)?)",
     re.I,
 )
 _LIGHT = content_stems(
@@ -50,7 +52,10 @@ _LIGHT = content_stems(
 )
 _LATER = re.compile(r"\b(?:next|due|until|till|planned|cancelled|canceled|postponed|expires?|valid)\b", re.I)
 """Words of a line whose date is not that of what took place."""
+_HAPPENED = re.compile(r"\bhappen", re.I)
 _MOST_NAMED, _MOST_LINES = 6, 100
+_LONGEST_LINE, _DATE_LENGTH = 240, 20
+"""Characters of a line that is shown whole, and of the date that begins an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def _time_of(
         times = [one for one in times if one.day <= today] or times
     days = sorted({one.day for one in times})
     if order == "next" and days and days[-1] <= today:
-        text = f"No day after {_written(today)} was found; the last one is {_written(days[-1])}."
+        text = f"No day after {in_words(today)} was found; the last one is {in_words(days[-1])}."
         shown = show(store, [one.row for one in times if one.day == days[-1]])
         yield from finish(store, question, text, shown, under, (began, len(passages), files), support=0.0)
         return
@@ -106,32 +111,39 @@ def _time_of(
         first = event.at(event.days[0])
         text = f"{event.at(chosen)} (computed: the {order} of {len(days):,}, {event.repeats} from {first})"
     else:
-        others_named = [_written(day) for day in days if day != chosen]
+        others_named = [in_words(day) for day in days if day != chosen]
         named = ", ".join(others_named[:_MOST_NAMED])
         more = f" and {len(others_named) - _MOST_NAMED:,} more" if len(others_named) > _MOST_NAMED else ""
-        text = f"{_written(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
-        text = text if others_named else _written(chosen)
+        text = f"{in_words(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
+        text = text if others_named else in_words(chosen)
     shown = show(store, list({row.row.text: row.row for row in rows}.values()))
     yield from finish(store, question, text, shown, under, (began, len(passages), files))
 
 
 def _on_day(store: Store, question: str, rest: str, period: Period, under: Sequence[Path]) -> Iterator[AnswerEvent]:
-    """Yield the calendar entries in a period."""
+    """Yield the calendar entries in a period; for what happened on a day, all lines of that day."""
     began = time.perf_counter()
     wanted = content_stems(rest) - _LIGHT
-    passages, files = _passages(store, under, only=Format.CALENDAR)
+    all_formats = _HAPPENED.search(question) is not None and any(day.day for day in dates(question))
+    passages, files = _passages(store, under, only=None if all_formats else Format.CALENDAR)
     times = [
         _Time(day, Row(event.passage, event.line), event)
-        for event in events_of(passages)
+        for passage in passages
+        for event in events([passage])
         if wanted <= content_stems(event.line)
         for day in event.days
         if period.holds(Date(day.year, day.month, day.day))
     ]
+    times.sort(key=lambda one: (one.day, one.event.when[-5:] if one.event else ""))
+    if all_formats:
+        times += [one for passage in passages for one in lines_of_day(passage, wanted, period)]
     if not times:
         return
-    times.sort(key=lambda one: (one.day, one.event.when[-5:] if one.event else ""))
     shown = show(store, [one.row for one in times[:_MOST_LINES]])
-    lines = [f"{one.event.at(one.day)}: {one.event.name}" for one in times[:_MOST_LINES] if one.event is not None]
+    lines = [
+        one.row.text if one.event is None else f"{one.event.at(one.day)}: {one.event.name}"
+        for one in times[:_MOST_LINES]
+    ]
     if len(lines) > 1:
         roots = store.volumes.roots()
         of_lines = zip(shown.citations, lines, times, strict=False)
@@ -142,10 +154,20 @@ def _on_day(store: Store, question: str, rest: str, period: Period, under: Seque
     yield from finish(store, question, "\n".join(lines), shown, under, (began, len(passages), files))
 
 
-def events_of(passages: Sequence[Passage]) -> Iterator[Event]:
-    """The entries of all calendars among some passages."""
-    for passage in passages:
-        yield from events([passage])
+def lines_of_day(passage: Passage, wanted: set[str], period: Period) -> Iterator[_Time]:
+    """The lines with a day of the period, those below it in a diary, and those of a file with the day as its name."""
+    if format_of_name(passage.path.name) is Format.CALENDAR:
+        return
+    place = place_of_passage(passage)
+    day = day_in_name(place)
+    for line in filter(str.strip, place.text[place.body :].split("\n")):
+        day = dated_heading(place, line) or day
+        is_short = len(line) <= _LONGEST_LINE
+        for part in [line.strip()] if is_short else quotable(line):
+            day = day if is_short or not all_dates(part[:_DATE_LENGTH]) else part[:_DATE_LENGTH]  # as in a diary
+            known = [one for one in all_dates(part) or all_dates(day) if one.day]
+            if any(period.holds(one) for one in known) and wanted <= content_stems(f"{part} {place.labels}"):
+                yield _Time(date.min, Row(passage, part))
 
 
 def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -> tuple[list[Passage], int]:
@@ -178,7 +200,3 @@ def _times(passage: Passage, names: set[str], others: set[str], *, with_later: b
         day = day_of(all_dates(unit))
         if day is not None:
             yield _Time(day, Row(passage, unit))
-
-
-def _written(day: date) -> str:
-    return f"{day.day} {day:%B %Y}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from desk_rag.answering.events import Answer, AnswerEvent
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
-from desk_rag.answering.questions.one_fact.rewriting import rewritten
+from desk_rag.answering.questions.one_fact.rewriting import rewritten, source_quoted
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
@@ -26,7 +26,7 @@ def _with_day(done: Answer) -> Answer | None:
     """The answer with the day of its entry; None if its quote says a day, or stands below no date."""
     if not done.found or len(done.citations) != 1 or dates(done.citations[0].quote):
         return None
-    source = next((one for one in done.sources if one.number == done.citations[0].source_number), None)
+    source = source_quoted(done)
     heading = dated_heading(place_of_source(source), done.citations[0].quote) if source is not None else ""
     line = QuoteFinder([source]).find(heading) if source is not None and heading else None
     if line is None:

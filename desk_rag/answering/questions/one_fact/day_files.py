@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
 from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.one_fact.rewriting import DOUBTED
 from desk_rag.answering.questions.whole_folder import show
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.places import Place, place_of_passage
@@ -34,7 +35,6 @@ _LONGEST_LINE = 240
 """Characters of a line that is quoted whole; of a longer one, each sentence is looked at by itself."""
 _LEAST_LOG_ODDS, _CONVINCING = 0.0, 2.0
 """Span score from which an entry answers, and from which it does so without a doubt; see bench/LOG.md."""
-_DOUBTED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _answered(store: Store, done: Answer, entry: _Entry, *, planned: bool) -> It
         plan = done.citations[0]
         notices.append(f"{clean_name(plan.path.name)} says what was planned, see [{plan.source_number}]")
     support = 1 / (1 + math.exp(-entry.log_odds))
-    support = support if entry.log_odds >= _CONVINCING else min(support, _DOUBTED)
+    support = support if entry.log_odds >= _CONVINCING else min(support, DOUBTED)
     yield Retrieved((*done.sources, *sources))
     for citation in citations:
         yield Evidence(citation, support)

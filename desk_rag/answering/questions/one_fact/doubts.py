@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from desk_rag.answering.requirements.answer_kinds import asks_whether
+from desk_rag.answering.requirements.amounts import amount_of, asks_money
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -16,15 +18,16 @@ _ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0
 _SUPERLATIVE_OF = re.compile(
     r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I
 )
-_WORD = re.compile(r"(?<![\w’'-])[a-z][a-z-]{2,}(?![\w’'])")
+_WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
-    " telephone phone mobile mail address date day month year time price cost amount person place"
+    " telephone phone mobile mail address date day month year time price cost amount person place more most less than"
 )
 """Words that name the kind of an answer, or that every text has."""
-_FEWEST_WORDS = 2
-"""Words of a question beside a name: where the passage has none of them, it shares nothing but the name."""
-_PROPER = re.compile(r"(?<=\s)[A-Z][a-z]")
+_ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|months|years|times)\b", re.I)
+_SAYS_WHY = re.compile(r"\bbecause\b", re.I)
+_SHARE_MISSING, _SURE = 0.5, 0.75
+"""Share of a question's words that a passage may not lack, unless the answer is so probable; see bench/LOG.md."""
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
 _BARE = re.compile(r"\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve", re.I)
 _TIME_UNIT = re.compile(r"\s+(?:calendar\s+|working\s+|whole\s+)?(?P<unit>minute|hour|day|week|month|year)", re.I)
@@ -89,15 +92,35 @@ def _is_other_measure(question: str, answer: str) -> bool:
 
 
 def _of_another_thing(question: str, quote: str, place: Place) -> str:
-    """A sentence that names what the passage does not speak of: leeks beside 'the best onions', or all but a name."""
-    around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
+    """A sentence that names what the passage does not speak of: leeks, beside a quote about 'the best onions'."""
     best = _SUPERLATIVE_OF.search(question)
-    if best is not None and content_stems(best["adjective"]) & content_stems(quote):
-        stems = content_stems(best["thing"]) - _LIGHT
-        if stems and not any(has_stem(stem, around) for stem in stems):
-            return f"The passage speaks of no “{best['thing']}”"
-    words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
-    spoken_of = any(has_stem(stem, around) for word in words for stem in content_stems(word))
-    if len(words) >= _FEWEST_WORDS and not spoken_of and _PROPER.search(question, 1):
-        return f"The passage has none of the words “{'”, “'.join(words)}”"
+    says_best = best is not None and content_stems(best["adjective"]) & content_stems(quote)
+    around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
+    if best is not None and says_best and _missing([best["thing"]], around):
+        return f"The passage speaks of no “{best['thing']}”"
     return ""
+
+
+def lacking(question: str, answer: str, quote: str, place: Place, support: float) -> str:
+    """A sentence that names what a text lacks of the question, if that is much and the answer not very probable.
+
+    Names do not count: a text about the right person may tell anything of them. An answer of the kind that is asked
+    for may stand in other words, but not in a quote that has no word of the question.
+    """
+    is_money = asks_money(question) and amount_of(answer, "") is not None
+    says_times = _ASKS_TIMES.match(question) is not None and is_of_kind(AnswerKind.TIME, answer)
+    as_asked, around = kind_asked(question) is not None or is_money or says_times, f"{place.labels}\n{place.name}"
+    section = place.sections_before(place.text.find(quote))[:1]
+    text = "\n".join([quote, around, *section]) if as_asked else f"{place.text}\n{around}"
+    words = [word for word in _WORD.findall(question) if content_stems(word) - _LIGHT and not is_time(word)]
+    missing = _missing(words, content_stems(text))
+    enough = len(words) if as_asked else _SHARE_MISSING * len(words)
+    if asks_whether(question) or support >= _SURE or not len(missing) >= enough > 0 or _SAYS_WHY.search(quote):
+        return ""
+    return f"The {'quote' if as_asked else 'passage'} does not have “{'”, “'.join(missing)}”"
+
+
+def _missing(words: Sequence[str], stems: set[str]) -> list[str]:
+    """The words that say something and are in no form among the stems."""
+    of_words = {word: content_stems(word) - _LIGHT for word in words}
+    return [word for word, own in of_words.items() if own and not any(has_stem(stem, stems) for stem in own)]

@@ -12,8 +12,6 @@ _MOST_BETWEEN = 600
 """Characters of an entry; what is further below a date is a letter or minutes, not an entry."""
 _FEWEST_DATES = 2
 """Lines with nothing but a date that make a passage a diary; one alone is the date of a letter."""
-
-
 _DIARY = re.compile(r"(?:(?:site|work|daily|ship['’]?s)\s+)?(?:diary|log|logbook|journal|daybook|notes?)", re.I)
 
 

@@ -32,14 +32,6 @@ _DOES_NOT = re.compile(rf"\s+(?:{_AUXILIARY}(?:n['’]t|\s+not)|cannot|never)\b"
 _CLAUSE_END = re.compile(r"[,;]\s+|\.\s+(?=[^\W\d_a-z])|\s[–—]\s|\s+(?:but|while|whereas)\s+", re.I)
 _CLOCK = re.compile(r"\d{1,2}[.:]\d\d(?:\s?[ap]\.?m\.?)?", re.I)
 _CLOCK_BEFORE = re.compile(r"\b(?:after|before|at|until|till|by|since|from)\s+$", re.I)
-_ASKS_DIFFERENCE = re.compile(
-    r"^(?:by\s+)?how\s+(?:much|many)\s+(?:\w+\s+)?(?:more|less|fewer|higher|lower|longer|shorter|older|younger|larger|smaller"
-    r"|bigger|heavier|lighter|cheaper|dearer)\b.*\bthan\b",
-    re.I,
-)
-_COMPARES = re.compile(
-    r"\b(?:than|by|differ\w+|more|less|fewer|extra|increas\w+|r[io]se[sn]?|f[ae]ll(?:s|en)?|up|down|again)\b", re.I
-)
 _OPPOSITES = (
     re.compile(r"\b(?P<one>open(?:s|ed)?)\b|\b(?P<other>closed?s?|shut)\b", re.I),
     re.compile(r"\b(?P<one>begins?|began|starts?|started)\b|\b(?P<other>ends?|ended|finish(?:es|ed)?)\b", re.I),
@@ -95,8 +87,6 @@ class ValueDoubts:
             return f"The question asks which, and “{value}” stands under “{column}”"
         if self._is_opposite(begin):
             return f"The quote says “{value}” of the opposite"
-        if _ASKS_DIFFERENCE.match(self._question) and not _COMPARES.search(self._sentence):
-            return f"The question asks for a difference, and the quote only says “{value}”"
         return ""
 
     @cached_property

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.questions.folder.reading.periods import later
-from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.dates import Date, dates, later
 from desk_rag.documents.formats import Format, format_of_name
 
 if TYPE_CHECKING:

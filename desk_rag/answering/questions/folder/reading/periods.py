@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
-from desk_rag.answering.requirements.dates import MONTHS, Date, dates
+from desk_rag.answering.requirements.dates import MONTHS, Date, dates, later
 
 _MONTH = "(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r")\.?"
 _YEAR = r"(?:19\d\d|20[0-4]\d)"
@@ -245,15 +245,6 @@ def _quarter(match: re.Match[str], today: date) -> tuple[Span, ...]:
     number = int(match["number"] or _ORDINALS[match["word"].lower()])
     first, last = _unit("quarter", date(int(match["year"]), 3 * number, 1))
     return (_days(first, last),)
-
-
-def later(day: date, count: int, unit: str) -> date:
-    """The day that is so many days, weeks, months or years later; the last of its month if there is no such day."""
-    if unit in ("day", "week"):
-        return day + timedelta(days=count * (7 if unit == "week" else 1))
-    month = day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1)
-    year, month = divmod(month, 12)
-    return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
 
 
 def _days(first: date, last: date) -> Span:

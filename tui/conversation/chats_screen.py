@@ -25,6 +25,8 @@ from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, safe
 
 _HINT = "Type to search · Enter opens · Delete deletes · Esc goes back"
+_MOST_OF_TITLE = 40
+"""Characters of a chat's title in a sentence that must stay on one line of a narrow terminal."""
 
 
 class ChatsScreen(ModalScreen[int]):
@@ -106,17 +108,17 @@ class ChatsScreen(ModalScreen[int]):
             return
         if self._to_delete != row.chat_id:
             self._to_delete = row.chat_id
-            self._say(f"Press Delete again to delete chat {row.chat_id}.")
+            self._say(f"Press Delete again to delete “{_short(row.title)}”.")
             return
         self._to_delete = None
-        self.remove_chat(row.chat_id)
+        self.remove_chat(row)
 
     @work(thread=True, group="chats", exit_on_error=False)
-    def remove_chat(self, chat_id: int) -> None:
+    def remove_chat(self, row: ChatRow) -> None:
         """Delete a chat and show the others."""
         try:
-            self._keeper.delete(chat_id)
-            said = f"Chat {chat_id} is deleted."
+            self._keeper.delete(row.chat_id)
+            said = f"“{_short(row.title)}” is deleted."
         except DeskRagError as error:
             said = error.message
         self.app.call_from_thread(self._say, said)
@@ -151,10 +153,14 @@ class ChatsScreen(ModalScreen[int]):
         self.query_one("#chats-hint", Static).update(safe(text, "$foreground 60%", single_line=True))
 
 
+def _short(title: str) -> str:
+    return title if len(title) <= _MOST_OF_TITLE else f"{title[: _MOST_OF_TITLE - 1].rstrip()}…"
+
+
 def _line(row: ChatRow) -> Content:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed_at))
     head = f"{when}  {count(row.num_turns, 'turn'):<8}  "
     lines = [Content.assemble((head, "$foreground 60%"), safe(row.title, single_line=True, most=120))]
-    if row.excerpt:
+    if row.excerpt and row.excerpt != row.title:
         lines.append(Content.assemble(" " * len(head), safe(row.excerpt, "$foreground 60%", single_line=True)))
     return Content("\n").join(lines)

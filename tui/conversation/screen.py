@@ -47,7 +47,7 @@ class ConversationScreen(TurnScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bound("new_chat", "new_chat", "New chat", priority=True),
-        bound("chats", "chats", "Chats", priority=True),
+        bound("chats", "chats", "Chats", show=True, priority=True),
         bound("find", "find", "Find", priority=True),
         bound("export", "export", "Export"),
         bound("edit_searched", "edit_searched", "Edit as searched"),

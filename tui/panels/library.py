@@ -128,7 +128,7 @@ class LibraryScreen(ListScreen):
             rows.show(listed.total, empty=empty, highlighted=row)
 
     def _summary_came(self, summary: Summary) -> None:
-        parts = [f"! kept, and still found: {summary.absent}"] if summary.absent else []
+        parts = [f"! {summary.absent}; its files are kept and still found"] if summary.absent else []
         parts += [f"{count(summary.indexed, 'file')} read"]
         parts += [f"{summary.failed:,} failed"] if summary.failed else []
         parts += [summary.not_read] if summary.not_read else []

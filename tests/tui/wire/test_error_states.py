@@ -142,6 +142,8 @@ def test_a_folder_that_goes_away_while_it_runs(desk: Desk) -> None:
     desk.sees("by meaning 100%")
     desk.notes.rename(desk.home / "away")
     desk.sees("! notes is not there now; nothing of it is removed", "~/notes is not there; its 2 documents")
+    desk.send("\x1bOR")  # F3
+    desk.sees("! There is no folder ~/notes; its files are kept and still found", "2 files read")
     desk.quit()
 
 

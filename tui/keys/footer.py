@@ -7,7 +7,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-_FIRST_TO_GO = ("chats", "panel('library')", "pause_or_resume", "quit")
+_FIRST_TO_GO = ("chats", "pause_or_resume", "panel('library')", "quit")
 """Actions whose keys are left out of a footer that is too narrow, in this order; the help and the palette name them."""
 
 

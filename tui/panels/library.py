@@ -383,7 +383,7 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
     if isinstance(entry, FolderEntry):
         return (
             Choice("pin", "p", "Unpin: caches deleted like others" if entry.pinned else "Pin: caches deleted last"),
-            Choice("again", "r", "Read the files that failed again"),
+            *([Choice("again", "r", "Read the files that failed again")] if entry.failed else []),
             exclude,
             Choice("forget", "f", "Forget the folder …"),
             Choice("copy", "c", "Copy its path"),

@@ -23,7 +23,7 @@ _SOURCE_ACTIONS = (
 _CHAT_ACTIONS = (
     ("New chat", "Empties the screen; the old one stays among the saved chats", "new_chat", "new_chat"),
     ("New private chat", "Nothing of it is saved", "new_chat(True)", ""),
-    ("Saved chats", "Search, open, delete", "chats", "chats"),
+    ("Saved chats", "Search, open, rename, delete", "chats", "chats"),
     ("Export this chat", "As Markdown or JSON, with its sources", "export", "export"),
     ("Find in this chat", "In questions, answers and quotes", "find", "find"),
 )

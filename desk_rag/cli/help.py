@@ -33,6 +33,8 @@ TOPICS = {
     "benchmarks": "speed and answer quality: every result, and how to measure your own machine",
 }
 _WIDEST = 100
+_SPELLED_ALIKE = 0.8
+"""Likeness from which a word counts as a slip of the keys: "serach" is like "search", "nope" is not like "open"."""
 _NARROWEST_COLUMN = 8
 
 
@@ -51,7 +53,7 @@ def show(topic: str, commands: Sequence[str], stream: TextIO) -> None:
 
 def unknown_word(word: str, commands: Sequence[str]) -> ConfigError:
     """Say that `word` is neither a command nor a folder, and which command was probably meant."""
-    nearest = difflib.get_close_matches(word, commands, n=1)
+    nearest = difflib.get_close_matches(word, commands, n=1, cutoff=_SPELLED_ALIKE)
     hint = f"Did you mean: desk-rag {nearest[0]}" if nearest else f"Commands: {', '.join(commands)}."
     return ConfigError(f"'{word}' is not a command or a folder.", remedy=f"{hint}\n  desk-rag --help describes them.")
 
@@ -77,7 +79,7 @@ def _overview(commands: Sequence[str]) -> str:
 
 def _unknown(topic: str, commands: Sequence[str]) -> ConfigError:
     """Name the topic or command spelled most like `topic`, else the guides that mention it most often."""
-    nearest = difflib.get_close_matches(topic.lower(), [*TOPICS, *commands], n=1)
+    nearest = difflib.get_close_matches(topic.lower(), [*TOPICS, *commands], n=1, cutoff=_SPELLED_ALIKE)
     if not nearest:
         mentions = {name: _text(name).lower().count(topic.lower()) for name in TOPICS}
         nearest = sorted((name for name in TOPICS if mentions[name]), key=lambda name: -mentions[name])[:2]

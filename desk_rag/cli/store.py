@@ -89,8 +89,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines = [
         f"data      {home_path(settings.data_dir)}",
         f"indexed   {out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}",
-        f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
-        f" warm {_share(counts.warm, counts.chunks)}",
+        f"findable  by words {_share(counts.chunks, counts.chunks)},"
+        f" by meaning {_share(counts.with_vectors, counts.chunks)}, warm {_share(counts.warm, counts.chunks)}",
         *([_tokens_line(counts, is_room=is_room)] if settings.model.embedder == EMBEDDED else []),
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         *(

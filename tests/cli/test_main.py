@@ -302,6 +302,9 @@ def test_doctor_finds_nothing_broken(desk: Desk, capsys: pytest.CaptureFixture[s
     assert looked.code == 0 and report["ok"] is True
     assert {"torch", "model", "embedder", "word search", "index"} <= {finding["name"] for finding in report["findings"]}
     assert all(finding["remedy"] for finding in report["findings"] if finding["verdict"] != "ok")
+    guide = (ROOT / "assets" / "guides" / "json.md").read_text(encoding="utf-8")
+    keys = {key for finding in report["findings"] for key in finding}
+    assert "mean_kl_nats" in keys and all(f"`{key}`" in guide for key in keys)
 
 
 def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -360,7 +360,7 @@ async def test_index_ask_and_compare(backend: LiveBackend, place: tuple[Settings
     app = DeskRagApp(backend, [place[1]])
     async with app.run_test(size=(118, 32)) as pilot:
         await until(pilot, lambda: "embedded reader · CPU" in text_of(app, "#model"), 90)
-        await until(pilot, lambda: "3 files · vectors 100% · warm 100%" in text_of(app, "#status"), 60)
+        await until(pilot, lambda: "3 files · by meaning 100% · warm 100%" in text_of(app, "#status"), 60)
         assert "watching" in text_of(app, "#status") or "starting" in text_of(app, "#status")
         await ask(pilot, _QUESTION)
         view = app._chat.query_one(AnswerView)

@@ -98,10 +98,10 @@ def bar(status: Status, said: str = "", width: int = 78) -> str:
 
 def test_status_bar_in_words() -> None:
     assert bar(WATCHING, width=118) == (
-        "● watching · 3 failed · 12,431 files · vectors 100% · warm 61% · cache 38 GiB of 60 GiB"
+        "● watching · 3 failed · 12,431 files · by meaning 100% · warm 61% · cache 38 GiB of 60 GiB"
     )
     moving = replace(WARMING, waiting="")
-    assert "warming chunks 900 of 32,000, 2 h left" in bar(moving, width=118)
+    assert "filling caches 900 of 32,000, 2 h left" in bar(moving, width=118)
     assert "caches wait: the GPU is busy; questions are answered" in bar(WARMING, width=118)
     assert bar(Status(Freshness.UNATTENDED), width=118).startswith("○ not watching · 0 files")
     assert bar(Status(), "loading the model") == "◌ loading the model"
@@ -126,7 +126,7 @@ def test_status_bar_never_drops_what_needs_attention(stage: IndexStage, width: i
 
 
 def test_status_bar_at_80_columns_is_in_words() -> None:
-    assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · vectors 100% · warm 61% · cache 38 GiB"
+    assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · by meaning 100% · warm 61%"
     assert bar(replace(WARMING, failed=3)) == "◐ caches wait; questions are answered · 3 failed · 12.4k files"
 
 
@@ -161,3 +161,4 @@ def test_a_text_is_wrapped_beside_its_label() -> None:
 def test_cut_paths_and_work_that_goes_on_keep_their_meaning_in_ascii() -> None:
     assert to_ascii("…/notes.md  loading …   ") == "*/notes.md  loading ... "
     assert to_ascii("a long na…") == "a long na~"
+    assert to_ascii("▂▄▆") == "   ", "the ends of a scrollbar"

@@ -1,4 +1,4 @@
-"""List of saved chats: search, open, delete."""
+"""List of saved chats: search, open, rename, delete."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from desk_rag.errors import DeskRagError
 from desk_rag.sanitize import clean
 from desk_rag.store.chats.records import ChatRow
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.panels.value_input import ValueScreen
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, safe
 
-_HINT = "Type to search · Enter opens · Delete deletes · Esc goes back"
+_HINT = "Enter opens · Ctrl+T renames · Delete deletes · Esc goes back"
+_MOST_OF_TITLE = 40
+"""Characters of a chat's title in a sentence that must stay on one line of a narrow terminal."""
 
 
 class ChatsScreen(ModalScreen[int]):
@@ -34,6 +37,7 @@ class ChatsScreen(ModalScreen[int]):
         Binding("escape,ctrl+r", "dismiss", "Close", priority=True),
         Binding("down", "move(1)", "Next", show=False, priority=True),
         Binding("up", "move(-1)", "Previous", show=False, priority=True),
+        Binding("ctrl+t", "rename", "Rename", priority=True),
         Binding("delete", "delete", "Delete", priority=True),
     ]
 
@@ -99,6 +103,31 @@ class ChatsScreen(ModalScreen[int]):
         message.stop()
         self.choose()
 
+    def action_rename(self) -> None:
+        """Ask for another title of the marked chat."""
+        row = self._current
+        if row is None:
+            return
+        self._to_delete = None
+        about = f"{count(row.num_turns, 'turn')}, last changed {_when(row)}"
+        hint = "Enter takes it; Esc leaves it as it is."
+        self.app.push_screen(ValueScreen("Title of the chat", about, row.title, hint=hint), partial(self._retitle, row))
+
+    def _retitle(self, row: ChatRow, title: str | None) -> None:
+        plain = clean(title or "", single_line=True).strip()
+        if plain and plain != row.title:
+            self.rename_chat(row, plain)
+
+    @work(thread=True, group="chats", exit_on_error=False)
+    def rename_chat(self, row: ChatRow, title: str) -> None:
+        """Give a chat another title and show it."""
+        try:
+            self._keeper.rename(row.chat_id, title)
+        except DeskRagError as error:
+            self.app.call_from_thread(self._say, error.message)
+            return
+        self.app.call_from_thread(self._look_again)
+
     def action_delete(self) -> None:
         """Delete the marked chat when pressed twice."""
         row = self._current
@@ -106,17 +135,17 @@ class ChatsScreen(ModalScreen[int]):
             return
         if self._to_delete != row.chat_id:
             self._to_delete = row.chat_id
-            self._say(f"Press Delete again to delete chat {row.chat_id}.")
+            self._say(f"Press Delete again to delete “{_short(row.title)}”.")
             return
         self._to_delete = None
-        self.remove_chat(row.chat_id)
+        self.remove_chat(row)
 
     @work(thread=True, group="chats", exit_on_error=False)
-    def remove_chat(self, chat_id: int) -> None:
+    def remove_chat(self, row: ChatRow) -> None:
         """Delete a chat and show the others."""
         try:
-            self._keeper.delete(chat_id)
-            said = f"Chat {chat_id} is deleted."
+            self._keeper.delete(row.chat_id)
+            said = f"“{_short(row.title)}” is deleted."
         except DeskRagError as error:
             said = error.message
         self.app.call_from_thread(self._say, said)
@@ -151,10 +180,17 @@ class ChatsScreen(ModalScreen[int]):
         self.query_one("#chats-hint", Static).update(safe(text, "$foreground 60%", single_line=True))
 
 
+def _short(title: str) -> str:
+    return title if len(title) <= _MOST_OF_TITLE else f"{title[: _MOST_OF_TITLE - 1].rstrip()}…"
+
+
+def _when(row: ChatRow) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed_at))
+
+
 def _line(row: ChatRow) -> Content:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed_at))
-    head = f"{when}  {count(row.num_turns, 'turn'):<8}  "
+    head = f"{_when(row)}  {count(row.num_turns, 'turn'):<8}  "
     lines = [Content.assemble((head, "$foreground 60%"), safe(row.title, single_line=True, most=120))]
-    if row.excerpt:
+    if row.excerpt and row.excerpt != row.title:
         lines.append(Content.assemble(" " * len(head), safe(row.excerpt, "$foreground 60%", single_line=True)))
     return Content("\n").join(lines)

@@ -100,6 +100,12 @@ class Keeper:
             if chat_id == self._chat_id:
                 self.begin(private=self.is_private)
 
+    def rename(self, chat_id: int, title: str) -> None:
+        """Give a saved chat another title. Raises ConfigError, StoreError."""
+        with self._guard:
+            if chats := self._open(create=False):
+                chats.rename(chat_id, title)
+
     def questions(self) -> list[str]:
         """Return the questions of saved chats, oldest first, each once. Raises StoreError."""
         with self._guard:

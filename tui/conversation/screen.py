@@ -47,7 +47,7 @@ class ConversationScreen(TurnScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         bound("new_chat", "new_chat", "New chat", priority=True),
-        bound("chats", "chats", "Chats", priority=True),
+        bound("chats", "chats", "Chats", show=True, priority=True),
         bound("find", "find", "Find", priority=True),
         bound("export", "export", "Export"),
         bound("edit_searched", "edit_searched", "Edit as searched"),
@@ -191,17 +191,12 @@ class ConversationScreen(TurnScreen):
             self._say("There is nothing to export yet: no question of this chat has been answered.")
             return
 
-        def write(place: Path | None) -> None:
-            if place is not None:
-                self._in_thread(partial(self._write, chat, place))
+        def written(path: Path | None) -> None:
+            if path is not None:
+                self._say(f"Written to {home_path(path)}.")
 
-        self.app.push_screen(ExportScreen(exporting.proposed_path(chat)), write)
-
-    def _write(self, chat: SavedChat, place: Path) -> None:
-        from desk_rag.tui.conversation import exporting
-
-        path = exporting.write(chat, place, self._backend.change_of)
-        self.app.call_from_thread(self._say, f"Written to {home_path(path)}.")
+        write = partial(exporting.write, chat, change_of=self._backend.change_of)
+        self.app.push_screen(ExportScreen(exporting.proposed_path(chat), write), written)
 
     def action_turn_menu(self) -> None:
         """Offer what can be done with the selected turn."""

@@ -133,6 +133,8 @@ class Summary:
     failed: int = 0
     not_read: str = ""
     """'46 files not read: 25 images, …'; '' if there are none."""
+    absent: str = ""
+    """Why the folder, or the one around it, is not there now; '' if it is."""
 
 
 class Library:
@@ -212,10 +214,12 @@ class Library:
         under = [folder] if folder is not None else outermost(self.roots())
         counts = [store.listing.count(one) for one in under]
         skipped = skipped_files(store, under)
+        away = [one for one in absent_folders(store) if folder is not None and one.path in (folder, *folder.parents)]
         return Summary(
             sum(one.indexed for one in counts),
             sum(one.failed for one in counts),
             skipped.summary if skipped.files else "",
+            away[0].reason if away else "",
         )
 
     def changes(self) -> int:

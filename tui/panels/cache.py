@@ -22,7 +22,7 @@ from desk_rag.tui.wording import count, fit_path, gib, hanging, percent, safe
 if TYPE_CHECKING:
     from desk_rag.store.types import VerifyReport
 
-_BAR = 40
+_WIDEST_BAR = 40
 _MOST_PROBLEMS = 20
 _FULL_REMEDY = "Free some space on that drive, or keep the caches on another one: kv_dir under [store]."
 
@@ -122,14 +122,11 @@ class CacheScreen(PanelScreen):
 def _text(report: CacheReport, width: int) -> Content:
     row = partial(_row, width)
     share = min(1.0, report.used / report.limit) if report.limit else 0.0
-    filled = round(_BAR * share)
+    used = f"  {gib(report.used)} of {gib(report.limit)}"
+    bar = max(1, min(_WIDEST_BAR, width - len(used) - 2))
+    filled = round(bar * share)
     lines = [
-        Content.assemble(
-            " ",
-            ("█" * filled, "$success"),
-            ("░" * (_BAR - filled), "$foreground 30%"),
-            f"  {gib(report.used)} of {gib(report.limit)}",
-        ),
+        Content.assemble(" ", ("█" * filled, "$success"), ("░" * (bar - filled), "$foreground 30%"), used),
         Content(""),
         row("warm", f"{report.warm:,} of {count(report.chunks, 'chunk')} ({percent(report.warm, report.chunks)}%)"),
     ]

@@ -128,7 +128,8 @@ class LibraryScreen(ListScreen):
             rows.show(listed.total, empty=empty, highlighted=row)
 
     def _summary_came(self, summary: Summary) -> None:
-        parts = [f"{count(summary.indexed, 'file')} read"]
+        parts = [f"! {summary.absent}; its files are kept and still found"] if summary.absent else []
+        parts += [f"{count(summary.indexed, 'file')} read"]
         parts += [f"{summary.failed:,} failed"] if summary.failed else []
         parts += [summary.not_read] if summary.not_read else []
         self.query_one("#library-summary", Static).update(safe(" · ".join(parts), single_line=True, most=400))
@@ -382,7 +383,7 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
     if isinstance(entry, FolderEntry):
         return (
             Choice("pin", "p", "Unpin: caches deleted like others" if entry.pinned else "Pin: caches deleted last"),
-            Choice("again", "r", "Read the files that failed again"),
+            *([Choice("again", "r", "Read the files that failed again")] if entry.failed else []),
             exclude,
             Choice("forget", "f", "Forget the folder …"),
             Choice("copy", "c", "Copy its path"),

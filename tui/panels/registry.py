@@ -46,7 +46,10 @@ PANELS = {
 
 def panel_bindings() -> list[Binding]:
     """Return the keys of all screens, for the app."""
-    return [bound(name, f"panel('{name}')", panel.title, priority=True) for name, panel in PANELS.items()]
+    return [
+        bound(name, f"panel('{name}')", panel.title, show=name == "library", priority=True)
+        for name, panel in PANELS.items()
+    ]
 
 
 def panel_commands(open_panel: Callable[[str], None], keymap: KeyMap) -> Iterator[SystemCommand]:

@@ -15,6 +15,8 @@ from desk_rag.sanitize import clean
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import safe
 
+_HINT = "Enter takes it; empty means the default; Esc leaves it as it is."
+
 
 class ValueScreen(ModalScreen[str | None]):
     """Screen that asks for one value; returns the text, None after Esc."""
@@ -24,8 +26,9 @@ class ValueScreen(ModalScreen[str | None]):
         Binding("escape", "dismiss", "Cancel"),
     ]
 
-    def __init__(self, title: str, text: str, value: str, problem: str = "") -> None:
+    def __init__(self, title: str, text: str, value: str, problem: str = "", hint: str = _HINT) -> None:
         super().__init__()
+        self._hint = hint
         self._title, self._text, self._value, self._problem = title, text, value, problem
 
     def compose(self) -> ComposeResult:
@@ -34,8 +37,7 @@ class ValueScreen(ModalScreen[str | None]):
             yield Static(safe(self._text, most=2_000), markup=False, id="choice-text")
             yield LineInput("value", value=clean(self._value, single_line=True))
             yield Static(safe(self._problem, "$error", most=600), markup=False, id="value-problem")
-            hint = "Enter takes it; empty means the default; Esc leaves it as it is."
-            yield Static(Content.styled(hint, "$foreground 60%"), markup=False)
+            yield Static(Content.styled(self._hint, "$foreground 60%"), markup=False)
 
     def on_mount(self) -> None:
         self.query_one(LineInput).focus()

@@ -27,7 +27,7 @@ from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.keys.bindings import bound
-from desk_rag.tui.keys.footer import FOOTER_CELLS, KeyFooter
+from desk_rag.tui.keys.footer import KeyFooter
 from desk_rag.tui.turns.readiness import NO_FOLDER, nothing_to_ask
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
@@ -94,9 +94,6 @@ class ChatScreen(ConversationScreen):
         self.query_one(SourcePreview).show(None, ())
         self._welcome()
         self.query_one(QuestionInput).focus()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.set_class(event.size.width < FOOTER_CELLS, "-tight")
 
     def take_input(self, event: events.Event) -> None:
         """Give the prompt the focus before what is typed or pasted is delivered, so that it arrives there in order."""
@@ -242,7 +239,7 @@ class ChatScreen(ConversationScreen):
     # Backend and index ----------------------------------------------------------------------------------------
 
     def on_loading(self, message: m.Loading) -> None:
-        self.query_one(IndexStatus).notice(f"{message.text} …")
+        self.query_one(IndexStatus).notice(f"{message.text.removesuffix('…').rstrip()} …")
 
     def on_backend_ready(self, message: m.BackendReady) -> None:
         self._started = message

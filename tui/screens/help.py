@@ -18,8 +18,8 @@ from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.wording import safe
 
 _SIGNS = (
-    ("●", "warm: the chunk's KV was on disk, so its text was not read again"),
-    ("○", "cold: the chunk was prefilled live; a later answer finds it warm"),
+    ("●", "warm: a cache of the passage was on the disk, so the model did not read its text again"),
+    ("○", "cold: the model read the passage for this answer; a later answer finds it warm"),
     ("·", "listed: no model read it, as in lists, searches and saved answers"),
     ("◐", "the file has changed since it was read, or is gone; a line below the answer says which"),
     ("[2]", "the quote stands word for word in source 2"),

@@ -103,6 +103,13 @@ class TurnScreen(Screen[None]):
             if view is self._selected:
                 self._show_sources(view)
 
+    def on_question_input_page_wanted(self, message: QuestionInput.PageWanted) -> None:
+        """Scroll the transcript, or the source where a narrow terminal shows that instead."""
+        reads_source = self.has_class("-narrow", "-sources-tab")
+        pane = self.query_one("#preview-text") if reads_source else self.query_one(Transcript)
+        scroll = pane.scroll_page_down if message.step > 0 else pane.scroll_page_up
+        scroll(animate=False)
+
     def on_answer_view_source_clicked(self, message: AnswerView.SourceClicked) -> None:
         self.query_one(Transcript).select(message.view)
         self._show_sources(message.view)

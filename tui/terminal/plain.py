@@ -15,6 +15,7 @@ _SIGNS = {
     **dict.fromkeys("○◌", "o"),
     **dict.fromkeys("░▒▓·•", "."),
     **dict.fromkeys("─━═▔▁", "-"),
+    **dict.fromkeys("▂▃▄▅▆▇▀", " "),  # ends of scrollbars, whose colours show the rest
     **dict.fromkeys("│┃║▏▎▍▌▐▕", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+"),
     **dict.fromkeys("“”„", '"'),

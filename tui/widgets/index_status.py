@@ -22,8 +22,8 @@ MOST_DETAIL = 4
 _VERBS = {
     IndexStage.SCAN: "looking for changes",
     IndexStage.WORDS: "reading files",
-    IndexStage.VECTORS: "computing vectors",
-    IndexStage.WARM: "warming chunks",
+    IndexStage.VECTORS: "indexing by meaning",
+    IndexStage.WARM: "filling caches",
 }
 
 
@@ -115,6 +115,6 @@ def _counts(status: Status, detail: int) -> list[str]:
     vectors, warm = percent(status.with_vectors, status.chunks), percent(status.warm, status.chunks)
     files = count(status.files, "file") if detail >= 3 else f"{brief(status.files)} files"
     if detail >= 3:
-        budget = f" of {gib(status.budget_bytes)}" if detail >= MOST_DETAIL else ""
-        return [files, f"vectors {vectors}%", f"warm {warm}%", f"cache {gib(status.kv_bytes)}{budget}"]
+        cache = [f"cache {gib(status.kv_bytes)} of {gib(status.budget_bytes)}"] if detail >= MOST_DETAIL else []
+        return [files, f"by meaning {vectors}%", f"warm {warm}%", *cache]
     return [files, f"warm {warm}%"] if detail >= 2 else [files] if detail else []

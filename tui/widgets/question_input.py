@@ -33,6 +33,12 @@ class QuestionInput(TextArea):
 
         key: str
 
+    @dataclass
+    class PageWanted(Message):
+        """Message to scroll what is read beside the prompt by a page: down if `step` is 1, up if -1."""
+
+        step: int
+
     class EmptySubmitted(Message):
         """Message that Enter was pressed on an empty prompt."""
 
@@ -118,6 +124,14 @@ class QuestionInput(TextArea):
             super().action_cursor_down(select)
             return
         self._recall(self._recalled + 1)
+
+    def action_cursor_page_up(self) -> None:
+        """Scroll the answers; a prompt has no pages."""
+        self.post_message(self.PageWanted(-1))
+
+    def action_cursor_page_down(self) -> None:
+        """Scroll the answers down."""
+        self.post_message(self.PageWanted(1))
 
     def _recall(self, index: int) -> None:
         if index >= len(self._history):

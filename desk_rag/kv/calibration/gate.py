@@ -130,7 +130,7 @@ class Progress:
     def step(self, text: str) -> None:
         """Name the step that begins now."""
         spent = time.monotonic() - self._started
-        self.say(f"first use: measuring caches, {text} ({spent:.0f} of about {self.budget:.0f} s) …")
+        self.say(f"first use: testing answers from caches, {text} ({spent:.0f} of about {self.budget:.0f} s) …")
 
 
 class _GroupRun:
@@ -244,7 +244,7 @@ def run_gate(
     results: dict[QuantScheme, tuple[Score, int, int]] = {}
     """Score of a coding, codes found with it, and codes asked for."""
     plain = QuantScheme.uniform(layers)
-    progress.step("caches in 8 bits")
+    progress.step("8 bits")
     tokens = sum(len(run.answer) for run in runs)
     if measure(plain, progress.goes_on):
         chosen, searched = plain, (results[plain][0].tokens, results[plain][2]) == (tokens, len(expected))

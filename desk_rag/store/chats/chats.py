@@ -95,8 +95,8 @@ class Chats:
             return SavedChat(row[0], row[1], row[2], row[3], tuple(_turn(connection, turn) for turn in turns))
 
     def search(self, words: str, limit: int = 50) -> list[ChatRow]:
-        """Return the chats that contain all `words` in what one turn shows, latest first: its question, answer, quotes
-        and their files. The excerpt is the part of the turn that contains the first word."""
+        """Return the chats that contain all `words` in what one turn shows or in their title, latest first: question,
+        answer, quotes and their files. The excerpt is the part of the turn that contains the first word."""
         wanted = words.casefold().split()
         if not wanted:
             return []
@@ -108,7 +108,8 @@ class Chats:
             "t.question || char(10) || t.asked_as || char(10) || t.answer || char(10)"
             f" || coalesce(({quotes}), '')"
         )
-        condition = " AND ".join(f"instr(folded({shown}), ?) > 0" for _ in wanted)
+        searched = f"c.title || char(10) || {shown}"
+        condition = " AND ".join(f"instr(folded({searched}), ?) > 0" for _ in wanted)
         query = (
             "SELECT c.id, c.title, c.changed_at, (SELECT count(*) FROM turns n WHERE n.chat = c.id),"
             f" min(t.id), {shown} FROM turns t JOIN chats c ON c.id = t.chat WHERE {condition}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import OptionList
+from textual.widgets import OptionList, Static
 
 from desk_rag.answering.events import AskedAs, Finished
 from desk_rag.store.layout import Layout
@@ -143,6 +143,10 @@ async def test_private_chat_saves_nothing(running: Run, data: Path) -> None:
     assert not (data / ".." / "chats.sqlite").exists()
 
 
+def export_hint(pilot: Pilot[int]) -> str:
+    return str(pilot.app.screen.query_one("#export-hint", Static).visual)
+
+
 @pytest.mark.parametrize("ending", ["md", "json"])
 async def test_export_writes_a_new_file_and_never_an_old_one(
     running: Run, data: Path, tmp_path: Path, ending: str
@@ -150,13 +154,22 @@ async def test_export_writes_a_new_file_and_never_an_old_one(
     place = tmp_path / f"chat.{ending}"
     async with running(backend_on(data)) as pilot:
         await ask_both(pilot)
-        for _ in range(2):
-            await pilot.press("alt+s")
-            await until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
-            await pilot.press("ctrl+u", *str(place), "enter")
-            await until(pilot, lambda: not isinstance(pilot.app.screen, ExportScreen))
-            await until(pilot, place.exists)
-        await until(pilot, lambda: "exists already" in screen_text(pilot.app))  # type: ignore[arg-type]
+        await pilot.press("alt+s")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
+        await pilot.press("ctrl+u", *str(place), "enter")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ExportScreen))
+        assert place.exists()
+        await pilot.press("alt+s")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
+        elsewhere = tmp_path / "no" / "folder.md"
+        refusals = {place: "exists already. Choose another", elsewhere: "cannot be written: No such"}
+        for name, reason in refusals.items():
+            await pilot.press("ctrl+u", *str(name), "enter")
+            await until(pilot, lambda reason=reason: reason in export_hint(pilot))  # type: ignore[misc]
+        await pilot.press("backspace")
+        await until(pilot, lambda: "Enter writes" in export_hint(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ExportScreen))
     text = place.read_text(encoding="utf-8")
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     if ending == "json":

@@ -147,6 +147,9 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
         assert isinstance(app.screen, HelpScreen)
         shown = "\n".join(str(row.visual) for row in app.screen.query(Static))
         assert "compare with full prefill" in shown and "keys and signs" in shown
+        app.screen.query_one("#help").scroll_end(animate=False)
+        await until(pilot, lambda: "keeps the index fresh" in screen_text(app))  # type: ignore[arg-type]
+        assert "processit" not in screen_text(app), "a gap between key and meaning"  # type: ignore[arg-type]
         await pilot.press("escape")
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Pause or resume indexing", "Change the theme", "Help", "Quit"} <= titles

@@ -6,6 +6,9 @@ import math
 import os
 import time
 
+import pytest
+
+from desk_rag.cli.checks.finding import Finding, Verdict
 from desk_rag.cli.doctor import examine
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.indexer.resident.facts import IndexingState
@@ -135,6 +138,19 @@ async def test_cache_shows_room_and_what_goes_next_and_verifies(opened: Open, wo
         await until(
             pilot, lambda: "1 problem" in screen_text(pilot.app) and "verify --repair" in screen_text(pilot.app)
         )
+
+
+@pytest.mark.parametrize("columns", [60, 80, 81, 97, 100])
+async def test_doctor_breaks_lines_only_where_they_go_on_below_the_text(world: World, columns: int) -> None:
+    detail = "a check of many words, each of another length, that goes on for several lines of the screen " * 4
+    findings = [Finding("a name", Verdict.OK, detail) for _ in range(6)]
+    session = Session(world.settings, [world.folder], world.config, lambda _: iter(findings))
+    app = DeskRagApp(ScriptedBackend(session=session), [world.folder])
+    async with app.run_test(size=(columns, 24)) as pilot:
+        await pilot.press("f8")
+        await until(pilot, lambda: "6 checks" in screen_text(app))
+        rows = screen_text(app).splitlines()[3:-1]
+        assert all(row.startswith((" ● a name", " " * 17)) for row in rows), "\n".join(rows)
 
 
 async def test_doctor_runs_the_checks_with_remedies(world: World) -> None:

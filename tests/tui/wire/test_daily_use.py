@@ -46,6 +46,24 @@ def test_a_notice_takes_the_width_of_a_narrow_terminal(walker: Walker) -> None:
     assert reading_seconds("New chat.") < 4 < reading_seconds("There is nothing to export yet: no question …")
 
 
+def test_the_footer_shows_the_keys_that_fit_whole(walker: Walker) -> None:
+    def footer() -> str:
+        return walker.terminal.text.splitlines()[-1]
+
+    walker.terminal.until(lambda: footer().startswith("⏎ Ask ^r Chats ^q Quit f1 Help f3 Library f6 Pause "))
+    assert footer().rstrip().endswith(" ▏^p palette"), "at 80 columns, too"
+    walker.terminal.resize(60, 24)
+    walker.terminal.until(lambda: footer().startswith("⏎ Ask ^q Quit f1 Help f3 Library f6 Pause "))
+    assert footer().rstrip().endswith(" ▏^p palette"), "at 60 columns, too"
+    walker.terminal.resize(80, 24)
+    walker.terminal.until(lambda: "f3 Library" in footer())
+    walker.press("library")
+    walker.terminal.until(lambda: "^t Show" in footer())
+    assert "f3 Library" not in footer(), "the key of the screen one is on"
+    walker.press("library")
+    walker.sees(PROMPT)
+
+
 def test_activity_names_the_files_that_could_not_be_read(walker: Walker) -> None:
     walker.press("activity")
     walker.sees("is not a PDF that can be opened (damaged?): broken.pdf")

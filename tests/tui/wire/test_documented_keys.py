@@ -329,6 +329,18 @@ def _ask_again(walker: Walker) -> None:
     walker.sees("first word")
 
 
+def _pages(walker: Walker) -> None:
+    walker.terminal.resize(130, 16)
+    walker.last_question()
+    walker.sees_no("› when does the warranty end?")
+    walker.send("\x1b[5~" * 3)
+    walker.sees("› when does the warranty end?")
+    walker.send("\x1b[6~" * 3)
+    walker.sees_no("› when does the warranty end?")
+    walker.terminal.resize(130, 46)
+    walker.sees("› when does the warranty end?")
+
+
 CHECKS: dict[str, Callable[[Walker], None]] = {
     "help": lambda walker: walker.opens("help", "Keys of the chat"),
     "settings": lambda walker: walker.opens("settings", "model.name"),
@@ -368,6 +380,7 @@ CHECKS: dict[str, Callable[[Walker], None]] = {
     "Enter": _enter,
     "Ctrl+J": _new_line,
     "Up, Down": _history,
+    "Page Up, Page Down": _pages,
     "Tab": _tab,
     "@": _at,
     "/": _slash,

@@ -139,9 +139,11 @@ def test_a_folder_that_is_absent_at_the_start_is_asked_from_the_index_and_comes_
 
 def test_a_folder_that_goes_away_while_it_runs(desk: Desk) -> None:
     desk.open()
-    desk.sees("vectors 100%")
+    desk.sees("by meaning 100%")
     desk.notes.rename(desk.home / "away")
     desk.sees("! notes is not there now; nothing of it is removed", "~/notes is not there; its 2 documents")
+    desk.send("\x1bOR")  # F3
+    desk.sees("! There is no folder ~/notes; its files are kept and still found", "2 files read")
     desk.quit()
 
 
@@ -168,7 +170,7 @@ def test_an_answer_that_fails_in_the_engine_says_what_helps_and_the_next_one_com
     desk: Desk, error: str, said: str, loads_anew: bool
 ) -> None:
     desk.open()
-    desk.sees("vectors 100%")
+    desk.sees("by meaning 100%")
     engine = _engine_of(desk)
     desk.flag.write_text(error)
     desk.send(Q)

@@ -86,12 +86,13 @@ def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Sett
 
 
 def is_as_read(row: DocumentRow, path: Path) -> bool:
-    """Return whether the file at `path` has the size and time that it had when it was read."""
+    """Return whether the file at `path` has the size and times that it had when it was read."""
     try:
         now = path.stat()
     except OSError:
         return False
-    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+    is_same_ctime = row.stamp.ctime_ns in (0, now.st_ctime_ns)
+    return is_same_ctime and (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
 
 
 def _how_read(store: Store, row: DocumentRow, path: Path) -> str:

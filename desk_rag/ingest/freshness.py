@@ -206,13 +206,14 @@ class _Look:
         """Return how many files are in the index; where nothing is new, of a large one as many as were compared."""
         if self._is_part and self._new:  # counting 100,000 takes 0.1 s
             return sum(self._store.listing.count(place).indexed for place in self._scope)
-        return sum(row[3] == FileState.INDEXED.value for row in self._known.values())
+        return sum(row[-1] == FileState.INDEXED.value for row in self._known.values())
 
-    def _row(self, place: bytes) -> tuple[int, int, int, str] | None:
+    def _row(self, place: bytes) -> tuple[int, int, int, int, str] | None:
         """Return what the catalog knows of a path."""
         row = self._known.get(place)
         if row is None and self._is_part and (known := self._store.document(Path(os.fsdecode(place)))) is not None:
-            row = known.stamp.size, known.stamp.mtime_ns, known.stamp.inode, known.state.value
+            stamp = known.stamp
+            row = stamp.size, stamp.mtime_ns, stamp.inode, stamp.ctime_ns, known.state.value
             self._known[place] = row
         return row
 
@@ -223,7 +224,7 @@ class _Look:
         from desk_rag.ingest.deletions import HANDFUL  # here for the same reason as in `_examine`
 
         indexed = FileState.INDEXED.value
-        missing = [place for place, row in self._known.items() if place not in self._met and row[3] == indexed]
+        missing = [place for place, row in self._known.items() if place not in self._met and row[-1] == indexed]
         gone = [place for place in missing if not os.path.lexists(place)] if len(missing) <= _MOST_MISSING else []
         if not gone or len(gone) > HANDFUL:
             return ()
@@ -285,7 +286,7 @@ class _Look:
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._row(place)
-        if known is not None and known[3] == FileState.FAILED.value and self._was_locked(place):
+        if known is not None and known[-1] == FileState.FAILED.value and self._was_locked(place):
             self._examine(Path(os.fsdecode(place)), self._changed)
             return
         if known is not None and not any(known[:3]):
@@ -295,7 +296,8 @@ class _Look:
         except OSError:
             return
         if known is not None:
-            if known[:3] != (info.st_size, info.st_mtime_ns, info.st_ino):
+            is_same = known[:3] == (info.st_size, info.st_mtime_ns, info.st_ino)
+            if not is_same or known[3] not in (0, info.st_ctime_ns):
                 self._examine(Path(os.fsdecode(place)), self._changed)
         elif not place.endswith(_RULE_FILES):
             self._examine(Path(os.fsdecode(place)), self._new)
@@ -312,7 +314,7 @@ class _Look:
 
         root = _root_of(path, self._roots)
         known = self._row(os.fsencode(path))
-        is_read = known is not None and known[3] == FileState.INDEXED.value  # also an archive that somebody named
+        is_read = known is not None and known[-1] == FileState.INDEXED.value  # also an archive that somebody named
         if root is None or not (is_read or document.supported(path, self._settings)):
             return
         if not self._left_out.isdisjoint(path.parents):

@@ -9,8 +9,8 @@ loses at most the item in progress:
     add_token_vectors  chunks with only a vector -> token vectors              (ranked by their words' meanings)
     warm_pending   chunks without a chunk KV -> chunk KV on disk               (fast)
 
-A file has changed if its size, mtime, inode or parser version *differs* from the catalog's ("is newer" would miss
-restored files and clock changes). Only then is the content hashed; the same hash as at a path that is gone means a
+A file has changed if its size, mtime, ctime, inode or parser version *differs* from the catalog's ("is newer" would
+miss restored files and clock changes). Only then is the content hashed; the same hash as at a path that is gone means a
 rename, which costs nothing. Documents are not removed because a folder or a drive in it is absent (store/presence.py),
 nor many at once (deletions.py), and a file that failed is not read again before it or the parsers change.
 """

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.15
 _MORE_SECONDS = 0.6
 """Seconds that a look may take longer where other programs, and not the number of files, held it up."""
 _MOST_ROWS = 15_000
-"""Maximum catalog rows that are read at once; reading more would exceed `LOOK_SECONDS`."""
+"""Maximum catalog rows that are read at once in `LOOK_SECONDS`; a look that may take longer reads more."""
 _MOST_FILES = 16
 _MOST_BYTES = 4 << 20
 """Size of all the files that an answer waits for."""
@@ -93,7 +93,11 @@ class Backlog:
             names = ", ".join(shown_path(path) for path in self.changed[:_MOST_NAMES])
             names += f" and {count - _MOST_NAMES:,} more" if count > _MOST_NAMES else ""
             beginning = "1 file changed since it was" if count == 1 else f"{count:,} files changed since they were"
-            sentences.append(f"{beginning} read: {names}")
+            locked = sum(path.exists() and not os.access(path, os.R_OK) for path in self.changed)
+            addition = " and cannot be read any more" if locked else ""
+            if locked < len(self.changed):
+                addition = f" ({locked:,} of them cannot be read any more)" if locked else ""
+            sentences.append(f"{beginning} read{addition}: {names}")
         if not (self.complete or sentences) and self.read < _MOST_ROWS:
             sentences.append("The folders could not be looked through for changes in time; the newest may be missing")
         return tuple(sentences)
@@ -151,7 +155,9 @@ def read_small(
         elif event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
             added += path in backlog.new
             done.add(path)
-        elif event.state is FileState.FAILED or path in backlog.changed or store.document(path) is not None:
+        elif (row := store.document(path)) is not None and row.state is FileState.INDEXED:
+            continue  # it cannot be read now, and answers quote what it held before
+        elif event.state is FileState.FAILED or path in backlog.changed or row is not None:
             done.add(path)  # its reason is in the catalog
     new = tuple(path for path in backlog.new if path not in done)
     changed = tuple(path for path in backlog.changed if path not in done)
@@ -176,8 +182,9 @@ class _Look:
         self._scope = [path.absolute() for path in under] or self._roots
         # A folder whose first index has not begun yet is in no table.
         self._roots += [path for path in self._scope if path not in self._roots and _root_of(path, self._roots) is None]
-        self._known = store.stamps(self._scope, _MOST_ROWS + 1)
-        self._is_part = len(self._known) > _MOST_ROWS
+        most = round(_MOST_ROWS * max(1.0, seconds / LOOK_SECONDS))
+        self._known = store.stamps(self._scope, most + 1)
+        self._is_part = len(self._known) > most
         """True if the catalog knows more files than are read from it at once; the others are asked for one by one."""
         self._complete = True
         self._new: dict[Path, None] = {}

@@ -21,7 +21,7 @@ from desk_rag.store.types import DocumentRow, Fault, FileStamp, Passage, Pending
 
 NO_STAMP = FileStamp(0, 0, 0, "")
 STAMP = "size = ?, mtime_ns = ?, ctime_ns = ?, inode = ?, parser = ?"
-"""What an update sets to `stamp_values`."""
+"""Assignments of an update, for the values of `stamp_values`."""
 SCRUB_OWED = "scrub_owed"
 AWAITED = "texts_awaited"
 """Row of `state` with a unix time: texts were lost by damage, and their chunk KV is kept until they are read again."""

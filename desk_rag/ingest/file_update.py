@@ -225,6 +225,11 @@ def is_gone(path: Path, root: Path | None = None) -> bool:
         return False
 
 
+def is_behind_link(path: Path, root: Path) -> bool:
+    """Return whether a folder between `root` and `path` is a link, which no look follows."""
+    return any(parent.is_symlink() for parent in path.parents if root in parent.parents)
+
+
 def _still(file: FoundFile) -> bool:
     """Return whether a file is as it was found, or a text that has only grown, as a log does."""
     try:

@@ -232,11 +232,19 @@ class _Look:
 
         indexed = FileState.INDEXED.value
         missing = [place for place, row in self._known.items() if place not in self._met and row[-1] == indexed]
-        gone = [place for place in missing if not os.path.lexists(place)] if len(missing) <= _MOST_MISSING else []
+        gone = [place for place in missing if self._is_gone(place)] if len(missing) <= _MOST_MISSING else []
         if not gone or len(gone) > HANDFUL:
             return ()
         kept = {deletion.path for deletion in self._store.deletions.all()}
         return tuple(path for path in (Path(os.fsdecode(place)) for place in gone) if path not in kept)
+
+    def _is_gone(self, place: bytes) -> bool:
+        """Return whether a file that was not met is not there, or only behind a link that took its folder's place."""
+        from desk_rag.ingest.file_update import is_behind_link  # here for the same reason as in `_examine`
+
+        path = Path(os.fsdecode(place))
+        root = _root_of(path, self._roots)
+        return not os.path.lexists(place) or (root is not None and is_behind_link(path, root))
 
     def _has_time(self) -> bool:
         """Return whether to look on; time that this thread did not get on a busy computer is given back."""

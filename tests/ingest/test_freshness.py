@@ -81,6 +81,15 @@ def test_a_file_that_was_read_and_no_longer_can_be_is_named(store: Store, docs: 
     assert freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never).notices == ()
 
 
+def test_a_file_whose_folder_became_a_link_is_gone(store: Store, docs: Path, prompt: PromptFormat, tmp_path: Path) -> None:
+    (docs / "house").rename(tmp_path / "elsewhere")
+    (docs / "house").symlink_to(tmp_path / "elsewhere")
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    assert set(backlog.gone) == {docs / "house" / "door.txt", docs / "house" / "roof.md"}
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert not store.search_words("kitchen", 5) and (tmp_path / "elsewhere" / "door.txt").exists()
+
+
 def test_a_file_beyond_those_that_the_catalog_gives_at_once_is_not_new(
     store: Store, docs: Path, prompt: PromptFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,7 @@ def test_a_file_that_was_read_and_no_longer_can_be_is_named(store: Store, docs: 
     assert freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never).notices == ()
 
 
-def test_a_file_whose_folder_became_a_link_is_gone(store: Store, docs: Path, prompt: PromptFormat, tmp_path: Path) -> None:
+def test_a_file_behind_a_link_is_gone(store: Store, docs: Path, prompt: PromptFormat, tmp_path: Path) -> None:
     (docs / "house").rename(tmp_path / "elsewhere")
     (docs / "house").symlink_to(tmp_path / "elsewhere")
     backlog = look(store, [docs], SETTINGS, seconds=_LONG)

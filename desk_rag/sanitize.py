@@ -7,6 +7,7 @@ what they read with `without_terminal_codes`, so that they are neither indexed n
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ def clean(text: str, *, single_line: bool = False) -> str:
 
     Newline and tab stay, unless `single_line`, which turns every run of white space into one space.
     """
+    if text.isascii() and text.isprintable():  # most names: nothing below would change them
+        return " ".join(text.split()) if single_line else text
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _ESCAPE_SEQUENCES.sub("", text)
     text = _CONTROLS.sub("", text)
@@ -59,6 +62,8 @@ def clean(text: str, *, single_line: bool = False) -> str:
 
 def clean_name(name: str) -> str:
     """Return a file name or path in one line; what `clean` would drop leaves a mark, for it is part of the name."""
+    if name.isascii() and name.isprintable():
+        return name
     marked = _ESCAPE_SEQUENCES.sub("⟨ESC⟩", name)
     marked = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"⟨U+{ord(match.group()):04X}⟩", marked)
     return clean(marked)  # blanks are part of the name, too
@@ -69,17 +74,25 @@ def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:
 
     In the home folder, and above it, paths begin with '~' too, so that they read as everywhere else.
     """
-    here = Path.cwd()
-    for base in (*bases, *(() if Path.home().is_relative_to(here) else (here,))):
-        if path.is_relative_to(base) and path != base:
-            return clean_name(str(path.relative_to(base)))
+    here = os.getcwd()  # noqa: PTH109 - paths are compared as text, many times faster than by their parts
+    for base in (*map(str, bases), *(() if _below(os.path.expanduser("~"), here) is not None else (here,))):  # noqa: PTH111
+        if relative := _below(str(path), base):
+            return clean_name(relative)
     return home_path(path)
 
 
 def home_path(path: Path) -> str:
     """Return `path` with '~' for the home folder."""
-    home = Path.home()
-    return clean_name(str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path))
+    relative = _below(str(path), os.path.expanduser("~"))  # noqa: PTH111
+    return clean_name(str(path) if relative is None else os.path.join("~", relative).rstrip(os.sep))  # noqa: PTH118
+
+
+def _below(path: str, folder: str) -> str | None:
+    """Return a path relative to a folder, '' for the folder itself; None if it is not at or below it."""
+    if path == folder:
+        return ""
+    prefix = folder.rstrip(os.sep) + os.sep
+    return path[len(prefix) :] if path.startswith(prefix) else None
 
 
 def quoted_path(path: Path) -> str:

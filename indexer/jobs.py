@@ -187,6 +187,11 @@ class JobQueue:
         with self._changed:
             return self._take_file(self._first_file(), self._clock())
 
+    def num_files(self) -> int:
+        """Return how many files wait to be read."""
+        with self._changed:
+            return len(self._files)
+
     def gone_files(self, root: Path) -> int:
         """Return how many waiting files of a folder were gone when they were queued."""
         with self._changed:

@@ -26,7 +26,7 @@ from desk_rag.ingest.deletions import HANDFUL, remove_single_files
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import add_token_vectors, embed_pending, index_path, sync_folder
-from desk_rag.ingest.progress import Tally
+from desk_rag.ingest.progress import ProgressRate, Tally
 from desk_rag.model.memory.heap import trim_memory
 from desk_rag.store.maintenance.scrubbing import Scrubber
 
@@ -80,6 +80,8 @@ class Worker:
         self._failing: set[IndexStage] = set()
         """Stages that stopped for a reason that was reported."""
         self._tally, self._not_read = Tally(), set[Path]()
+        self._num_read, self._file_rate = 0, ProgressRate()
+        """Files read since the last one that nothing waited behind, and their rate."""
         self._unfinished = True
         """True if a summary is due; at the start, it says that everything is up to date."""
         self._rests = False
@@ -256,10 +258,19 @@ class Worker:
                 return
             self._recovered(IndexStage.WORDS)
             self._tell(event)
+            self._report_file()
             if event.reason == CHANGED_MEANWHILE:
                 self._again(job, look(job.path), Change.CHANGED)
             elif self._unfinished:
                 self._stages_again = time.monotonic()
+
+    def _report_file(self) -> None:
+        """Emit how many of the files that changed together have been read."""
+        self._num_read += 1
+        if (total := self._num_read + self._jobs.num_files()) > 1:
+            self._emit(self._file_rate.progress(IndexStage.WORDS, self._num_read, total, "files"))
+        if total == self._num_read:
+            self._num_read, self._file_rate = 0, ProgressRate()
 
     def _many_gone(self, job: FileJob) -> bool:
         """Return whether this file vanished together with many others, so that a sweep must decide."""

@@ -61,6 +61,7 @@ class FoundFile:
     size: int
     mtime_ns: int
     inode: int
+    ctime_ns: int = 0
     allowed: bool = False
     """A `!pattern` of the user's `exclude` matches: the file is read even if its content is a secret."""
 
@@ -267,7 +268,7 @@ class _Walker:
         allowed = rule is not None and rule.reason.startswith(f"{OWN}: ")
         if info.st_nlink > 1 and not allowed and (other := self._secret_links().get((info.st_dev, info.st_ino))):
             return LeftOut(path, f"secret: another name (hard link) of {other}")
-        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino, allowed)
+        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino, info.st_ctime_ns, allowed)
 
     def _secret_links(self) -> dict[tuple[int, int], Path]:
         """Device and inode of secrets of this user that have several names.

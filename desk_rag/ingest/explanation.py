@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STATE_WORDS = {FileState.SKIPPED.value: "left out"}
 """States that a person calls otherwise than the catalog does."""
+LOCKED = "its permissions do not allow it to be read any more, so answers quote what it held then"
+"""Reason of an indexed file that changed and cannot be read."""
 OWN_RULE = "exclude: "
 """Beginning of a reason that names a rule of the user's settings."""
 
@@ -86,18 +88,21 @@ def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Sett
 
 
 def is_as_read(row: DocumentRow, path: Path) -> bool:
-    """Return whether the file at `path` has the size and time that it had when it was read."""
+    """Return whether the file at `path` has the size and times that it had when it was read."""
     try:
         now = path.stat()
     except OSError:
         return False
-    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+    is_same_ctime = row.stamp.ctime_ns in (0, now.st_ctime_ns)
+    return is_same_ctime and (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
 
 
 def _how_read(store: Store, row: DocumentRow, path: Path) -> str:
     chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
     changed = "" if is_as_read(row, path) else "; it has changed since, and is read again at the next run"
+    if changed and not os.access(path, os.R_OK):
+        changed = f"; {LOCKED}"
     if not path.exists():
         changed = f"; it is not there now{_outlook(store, path)}"
     return f"{chunks}, read {when}{changed}" + (f"; {row.reason}" if row.reason else "")

@@ -113,7 +113,8 @@ class FileReader:
             return None
         if not stat.S_ISREG(now.st_mode):
             return None
-        return self.bring_up_to_date(FoundFile(path, now.st_size, now.st_mtime_ns, now.st_ino), None, lambda _: None)
+        file = FoundFile(path, now.st_size, now.st_mtime_ns, now.st_ino, now.st_ctime_ns)
+        return self.bring_up_to_date(file, None, lambda _: None)
 
     def leave_out(self, path: Path, left_out: LeftOut, row: DocumentRow | None) -> FileEvent:
         """Record why a path is not indexed, and remove its document unless the path is only inaccessible now."""
@@ -198,9 +199,9 @@ def settings_for(
 
 
 def stamp_of(file: FoundFile, settings: IndexSettings) -> FileStamp:
-    """Return what the catalog compares: size, mtime, inode, and the version of the reader."""
+    """Return what the catalog compares: size, mtime, ctime, inode, and the version of the reader."""
     version = documents.reader_version(file.path.name, settings) + ("/allowed" if file.allowed else "")
-    return FileStamp(file.size, file.mtime_ns, file.inode, version)
+    return FileStamp(file.size, file.mtime_ns, file.inode, version, file.ctime_ns)
 
 
 def as_known(row: DocumentRow) -> FileEvent:
@@ -222,6 +223,11 @@ def is_gone(path: Path, root: Path | None = None) -> bool:
         return True
     except OSError:
         return False
+
+
+def is_behind_link(path: Path, root: Path) -> bool:
+    """Return whether a folder between `root` and `path` is a link, which no look follows."""
+    return any(parent.is_symlink() for parent in path.parents if root in parent.parents)
 
 
 def _still(file: FoundFile) -> bool:

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.15
 _MORE_SECONDS = 0.6
 """Seconds that a look may take longer where other programs, and not the number of files, held it up."""
 _MOST_ROWS = 15_000
-"""Maximum catalog rows that are read at once; reading more would exceed `LOOK_SECONDS`."""
+"""Maximum catalog rows that are read at once in `LOOK_SECONDS`; a look that may take longer reads more."""
 _MOST_FILES = 16
 _MOST_BYTES = 4 << 20
 """Size of all the files that an answer waits for."""
@@ -93,7 +93,11 @@ class Backlog:
             names = ", ".join(shown_path(path) for path in self.changed[:_MOST_NAMES])
             names += f" and {count - _MOST_NAMES:,} more" if count > _MOST_NAMES else ""
             beginning = "1 file changed since it was" if count == 1 else f"{count:,} files changed since they were"
-            sentences.append(f"{beginning} read: {names}")
+            locked = sum(path.exists() and not os.access(path, os.R_OK) for path in self.changed)
+            addition = " and cannot be read any more" if locked else ""
+            if locked < len(self.changed):
+                addition = f" ({locked:,} of them cannot be read any more)" if locked else ""
+            sentences.append(f"{beginning} read{addition}: {names}")
         if not (self.complete or sentences) and self.read < _MOST_ROWS:
             sentences.append("The folders could not be looked through for changes in time; the newest may be missing")
         return tuple(sentences)
@@ -151,7 +155,9 @@ def read_small(
         elif event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
             added += path in backlog.new
             done.add(path)
-        elif event.state is FileState.FAILED or path in backlog.changed or store.document(path) is not None:
+        elif (row := store.document(path)) is not None and row.state is FileState.INDEXED:
+            continue  # it cannot be read now, and answers quote what it held before
+        elif event.state is FileState.FAILED or path in backlog.changed or row is not None:
             done.add(path)  # its reason is in the catalog
     new = tuple(path for path in backlog.new if path not in done)
     changed = tuple(path for path in backlog.changed if path not in done)
@@ -176,8 +182,9 @@ class _Look:
         self._scope = [path.absolute() for path in under] or self._roots
         # A folder whose first index has not begun yet is in no table.
         self._roots += [path for path in self._scope if path not in self._roots and _root_of(path, self._roots) is None]
-        self._known = store.stamps(self._scope, _MOST_ROWS + 1)
-        self._is_part = len(self._known) > _MOST_ROWS
+        most = round(_MOST_ROWS * max(1.0, seconds / LOOK_SECONDS))
+        self._known = store.stamps(self._scope, most + 1)
+        self._is_part = len(self._known) > most
         """True if the catalog knows more files than are read from it at once; the others are asked for one by one."""
         self._complete = True
         self._new: dict[Path, None] = {}
@@ -206,13 +213,14 @@ class _Look:
         """Return how many files are in the index; where nothing is new, of a large one as many as were compared."""
         if self._is_part and self._new:  # counting 100,000 takes 0.1 s
             return sum(self._store.listing.count(place).indexed for place in self._scope)
-        return sum(row[3] == FileState.INDEXED.value for row in self._known.values())
+        return sum(row[-1] == FileState.INDEXED.value for row in self._known.values())
 
-    def _row(self, place: bytes) -> tuple[int, int, int, str] | None:
+    def _row(self, place: bytes) -> tuple[int, int, int, int, str] | None:
         """Return what the catalog knows of a path."""
         row = self._known.get(place)
         if row is None and self._is_part and (known := self._store.document(Path(os.fsdecode(place)))) is not None:
-            row = known.stamp.size, known.stamp.mtime_ns, known.stamp.inode, known.state.value
+            stamp = known.stamp
+            row = stamp.size, stamp.mtime_ns, stamp.inode, stamp.ctime_ns, known.state.value
             self._known[place] = row
         return row
 
@@ -223,12 +231,20 @@ class _Look:
         from desk_rag.ingest.deletions import HANDFUL  # here for the same reason as in `_examine`
 
         indexed = FileState.INDEXED.value
-        missing = [place for place, row in self._known.items() if place not in self._met and row[3] == indexed]
-        gone = [place for place in missing if not os.path.lexists(place)] if len(missing) <= _MOST_MISSING else []
+        missing = [place for place, row in self._known.items() if place not in self._met and row[-1] == indexed]
+        gone = [place for place in missing if self._is_gone(place)] if len(missing) <= _MOST_MISSING else []
         if not gone or len(gone) > HANDFUL:
             return ()
         kept = {deletion.path for deletion in self._store.deletions.all()}
         return tuple(path for path in (Path(os.fsdecode(place)) for place in gone) if path not in kept)
+
+    def _is_gone(self, place: bytes) -> bool:
+        """Return whether a file that was not met is not there, or only behind a link that took its folder's place."""
+        from desk_rag.ingest.file_update import is_behind_link  # here for the same reason as in `_examine`
+
+        path = Path(os.fsdecode(place))
+        root = _root_of(path, self._roots)
+        return not os.path.lexists(place) or (root is not None and is_behind_link(path, root))
 
     def _has_time(self) -> bool:
         """Return whether to look on; time that this thread did not get on a busy computer is given back."""
@@ -285,7 +301,7 @@ class _Look:
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._row(place)
-        if known is not None and known[3] == FileState.FAILED.value and self._was_locked(place):
+        if known is not None and known[-1] == FileState.FAILED.value and self._was_locked(place):
             self._examine(Path(os.fsdecode(place)), self._changed)
             return
         if known is not None and not any(known[:3]):
@@ -295,7 +311,8 @@ class _Look:
         except OSError:
             return
         if known is not None:
-            if known[:3] != (info.st_size, info.st_mtime_ns, info.st_ino):
+            is_same = known[:3] == (info.st_size, info.st_mtime_ns, info.st_ino)
+            if not is_same or known[3] not in (0, info.st_ctime_ns):
                 self._examine(Path(os.fsdecode(place)), self._changed)
         elif not place.endswith(_RULE_FILES):
             self._examine(Path(os.fsdecode(place)), self._new)
@@ -312,7 +329,7 @@ class _Look:
 
         root = _root_of(path, self._roots)
         known = self._row(os.fsencode(path))
-        is_read = known is not None and known[3] == FileState.INDEXED.value  # also an archive that somebody named
+        is_read = known is not None and known[-1] == FileState.INDEXED.value  # also an archive that somebody named
         if root is None or not (is_read or document.supported(path, self._settings)):
             return
         if not self._left_out.isdisjoint(path.parents):

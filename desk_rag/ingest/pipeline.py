@@ -9,8 +9,8 @@ loses at most the item in progress:
     add_token_vectors  chunks with only a vector -> token vectors              (ranked by their words' meanings)
     warm_pending   chunks without a chunk KV -> chunk KV on disk               (fast)
 
-A file has changed if its size, mtime, inode or parser version *differs* from the catalog's ("is newer" would miss
-restored files and clock changes). Only then is the content hashed; the same hash as at a path that is gone means a
+A file has changed if its size, mtime, ctime, inode or parser version *differs* from the catalog's ("is newer" would
+miss restored files and clock changes). Only then is the content hashed; the same hash as at a path that is gone means a
 rename, which costs nothing. Documents are not removed because a folder or a drive in it is absent (store/presence.py),
 nor many at once (deletions.py), and a file that failed is not read again before it or the parsers change.
 """
@@ -41,6 +41,7 @@ from desk_rag.ingest.file_update import (
     FileReader,
     as_known,
     gone_twin,
+    is_behind_link,
     is_gone,
     not_opened,
     settings_for,
@@ -145,8 +146,7 @@ def index_path(
     """
     path, root = path.absolute(), root.absolute()
     reader = FileReader(store, counter, size, settings, stop, by_name=by_name)
-    presence = Presence(store, root)
-    row = store.document(path)
+    presence, row = Presence(store, root), store.document(path)
     absent = presence.absent()
     reason = next((folder.reason for folder in absent if covers([folder], path)), "")
     if reason:
@@ -159,7 +159,7 @@ def index_path(
         return reader.leave_out(path, examined, row)
     if row is None:
         return FileEvent(path, FileState.UNCHANGED)
-    if not is_gone(path, root):
+    if not (is_gone(path, root) or is_behind_link(path, root)):
         return FileEvent(path, FileState.UNCHANGED, row.num_chunks, "it cannot be accessed now")
     store.remove_document(path, keep_kv=True)
     return FileEvent(path, FileState.REMOVED)

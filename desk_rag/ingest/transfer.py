@@ -192,7 +192,7 @@ def _stamp_here(row: DocumentRow, path: Path, settings: IndexSettings) -> FileSt
     parser = documents.reader_version(path.name, settings)
     try:
         now = path.lstat()
-        stamp = FileStamp(now.st_size, now.st_mtime_ns, now.st_ino, parser)
+        stamp = FileStamp(now.st_size, now.st_mtime_ns, now.st_ino, parser, now.st_ctime_ns)
         alike = row.stamp.parser == parser and row.stamp.size == now.st_size and path.suffix == row.path.suffix
         if not alike or not path.is_file() or path.is_symlink():
             return None
@@ -201,7 +201,8 @@ def _stamp_here(row: DocumentRow, path: Path, settings: IndexSettings) -> FileSt
         again = path.lstat()
     except (OSError, ValueError, DocumentError):
         return None
-    return stamp if (again.st_size, again.st_mtime_ns) == (now.st_size, now.st_mtime_ns) else None
+    is_still = (again.st_size, again.st_mtime_ns, again.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    return stamp if is_still else None
 
 
 def _batches(chunk_ids: Sequence[ChunkId]) -> Iterator[Sequence[ChunkId]]:

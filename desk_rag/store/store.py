@@ -184,8 +184,8 @@ class Store(StoreHealth):
         """Return the characters of all chunks at or below `under`, each chunk once."""
         return self._catalog.text_characters(under)
 
-    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
-        """Return (size, mtime_ns, inode, state) by path of at most `limit` known paths, newest row first."""
+    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, int, str]]:
+        """Return (size, mtime_ns, inode, ctime_ns, state) by path of at most `limit` known paths, newest row first."""
         return self._catalog.stamps(under, limit)
 
     def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:

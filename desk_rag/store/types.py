@@ -18,6 +18,8 @@ class FileStamp:
     inode: int
     parser: str
     """Version of all parsers; if it differs, the file is read again."""
+    ctime_ns: int = 0
+    """Time of the last change of content, permissions or links, which no program can set; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

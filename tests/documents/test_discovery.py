@@ -40,7 +40,7 @@ def test_yields_regular_files_in_name_order_with_their_stamp(tmp_path: Path) -> 
     items = list(walk(tmp_path, SETTINGS))
     assert [item.path.relative_to(tmp_path).as_posix() for item in items] == ["b.md", "a/y.txt", "a/z.txt", "c/d/e.txt"]
     stat = (tmp_path / "b.md").stat()
-    assert items[0] == FoundFile(tmp_path / "b.md", stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    assert items[0] == FoundFile(tmp_path / "b.md", stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns)
 
 
 def test_tool_folders_leftovers_and_secrets_are_left_out_with_their_rule(tmp_path: Path) -> None:

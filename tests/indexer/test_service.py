@@ -214,6 +214,20 @@ def test_a_file_indexed_by_itself_leaves_once_it_is_deleted(
     assert running.found("barometer") == {stays}
 
 
+def test_files_that_come_together_are_counted_while_they_are_read(make: Make, docs: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    running.events.clear()
+    for number in range(20):
+        (docs / f"bin-{number}.txt").write_text(f"Bin {number} holds the bolts of the {number}th gate.\n")
+    wait_for(lambda: len(running.store.documents(docs)) == 22)
+    wait_for(lambda: any(isinstance(event, StageProgress) and event.done == event.total for event in running.events))
+    words = [e for e in running.events if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS]
+    assert max(event.total for event in words) > 1
+    assert all(0 < event.done <= event.total <= 20 for event in words)
+
+
 def test_a_save_by_delete_and_create_keeps_the_document(make: Make, docs: Path) -> None:
     running = make()
     running.service.start()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.config import IndexSettings
+from desk_rag.config import IndexSettings, Settings
 from desk_rag.documents.status import FileState
 from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import note_missing
+from desk_rag.ingest.explanation import explain
 from desk_rag.ingest.freshness import Backlog, look
 from desk_rag.ingest.pipeline import index_path, sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -64,6 +65,31 @@ def test_nothing_waits_after_a_sweep(store: Store, docs: Path) -> None:
     assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
 
 
+def test_a_file_that_was_read_and_no_longer_can_be_is_named(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    door = docs / "house" / "door.txt"
+    door.chmod(0)
+    if os.access(door, os.R_OK):
+        pytest.skip("this user may read everything")
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    for _ in range(2):
+        backlog = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+        assert backlog.notices == (f"1 file changed since it was read and cannot be read any more: {door}",)
+    assert "do not allow" in explain(store, door, Settings()).reason
+    assert len(store.search_words("kitchen", 5)) == 1
+    door.chmod(0o600)
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    assert freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never).notices == ()
+
+
+def test_a_file_behind_a_link_is_gone(store: Store, docs: Path, prompt: PromptFormat, tmp_path: Path) -> None:
+    (docs / "house").rename(tmp_path / "elsewhere")
+    (docs / "house").symlink_to(tmp_path / "elsewhere")
+    backlog = look(store, [docs], SETTINGS, seconds=_LONG)
+    assert set(backlog.gone) == {docs / "house" / "door.txt", docs / "house" / "roof.md"}
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert not store.search_words("kitchen", 5) and (tmp_path / "elsewhere" / "door.txt").exists()
+
+
 def test_a_file_beyond_those_that_the_catalog_gives_at_once_is_not_new(
     store: Store, docs: Path, prompt: PromptFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +97,7 @@ def test_a_file_beyond_those_that_the_catalog_gives_at_once_is_not_new(
     for number in range(20):
         (docs / f"note-{number}.md").write_text(f"# Note {number}\n\nThe key of room {number} hangs on a hook.\n")
     sync(store, docs, prompt)
-    monkeypatch.setattr(freshness, "_MOST_ROWS", 3)
+    monkeypatch.setattr(freshness, "_MOST_ROWS", 3 * freshness.LOOK_SECONDS / _LONG)
     assert look(store, [docs], SETTINGS, seconds=_LONG) == Backlog(read=22)
     (docs / "note-0.md").write_text("# Note\n\nThe key hangs behind the door.\n")
     (docs / "new.md").write_text("A new note.\n")

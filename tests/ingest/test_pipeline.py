@@ -21,6 +21,7 @@ from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.ingest.freshness import look
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.preview import changes
 from desk_rag.kv.prefill import prefill_prefix
@@ -206,6 +207,31 @@ def test_a_second_write_with_the_same_time_and_size_is_not_missed(sync: Sync, do
             break
     sync()
     assert found(sync.store, second) == [note]
+
+
+def test_a_change_whose_time_was_set_back_is_noticed(sync: Sync, docs: Path) -> None:
+    """As by programs that copy into a file and give it the time of the original; the size may be the same."""
+    note = docs / "note.txt"
+    sync()
+    before = note.stat()
+    note.write_text(NOTE.replace("third", "ninth"))
+    os.utime(note, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = note.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+    assert look(sync.store, [docs], SETTINGS, seconds=60).changed == (note,)
+    assert states(sync(), docs)["note.txt"] is FileState.INDEXED
+    assert found(sync.store, "ninth") == [note] and not found(sync.store, "third")
+
+
+def test_other_permissions_renew_the_stamp_and_nothing_else(sync: Sync, docs: Path) -> None:
+    sync()
+    before = sync.store.document(docs / "note.txt")
+    (docs / "note.txt").chmod(0o640)
+    assert states(sync(), docs)["note.txt"] is FileState.UNCHANGED
+    after = sync.store.document(docs / "note.txt")
+    assert before is not None and after is not None
+    assert (after.stamp.ctime_ns, after.indexed_at) == ((docs / "note.txt").stat().st_ctime_ns, before.indexed_at)
+    assert look(sync.store, [docs], SETTINGS, seconds=60).waiting == 0
 
 
 def test_a_new_time_alone_renews_the_stamp_and_nothing_else(sync: Sync, docs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, foreseen
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest import freshness, unread
-from desk_rag.ingest.explanation import OWN_RULE
+from desk_rag.ingest.explanation import LOCKED, OWN_RULE
 from desk_rag.sanitize import clean, quoted_path, shown_path
 from desk_rag.store.presence import absent_folders, covers
 
@@ -38,6 +39,7 @@ def ls(settings: Settings, folder: Path | None, *, as_json: bool) -> int:
     with open_store(settings, writer=False) as store:
         entries = _folders(store, settings) if folder is None else _files(store, settings, as_met(folder))
     if as_json:
+        entries = [{**entry, "path": str(entry["path"])} for entry in entries]
         out.print_json(sys.stdout, {"folders" if folder is None else "files": entries})
         return 0
     print_lines([_folder_line(entry) for entry in entries] if folder is None else [_file_line(e) for e in entries])
@@ -54,7 +56,7 @@ def _folders(store: Store, settings: Settings) -> list[dict[str, object]]:
         left_out = unread.skipped_files(store, [root])
         entries.append(
             {
-                "path": str(root),
+                "path": root,
                 "inside": str(next((other for other in roots if other in root.parents), "")),
                 "absent": absent.get(root, ""),
                 "files": counts.files,
@@ -66,8 +68,7 @@ def _folders(store: Store, settings: Settings) -> list[dict[str, object]]:
                 "complete": backlog.complete,
             }
         )
-    single = [row for row in store.documents() if not any(root in row.path.parents for root in roots)]
-    entries += [_single_file(row) for row in single if row.state is FileState.INDEXED]
+    entries += [_single_file(row) for row in store.single_files() if row.state is FileState.INDEXED]
     return entries
 
 
@@ -76,7 +77,7 @@ def _single_file(row: DocumentRow) -> dict[str, object]:
     left_out = out.unread_json(unread.UnreadFiles(0, ()))
     counts: dict[str, object] = {"files": 1, "chunks": row.num_chunks, "failed": 0, "left_out": left_out}
     absent = "" if row.path.exists() else "the file is gone"
-    return {"path": str(row.path), "inside": "", "absent": absent, **counts, "new": 0, "changed": 0, "complete": True}
+    return {"path": row.path, "inside": "", "absent": absent, **counts, "new": 0, "changed": 0, "complete": True}
 
 
 def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, object]]:
@@ -94,17 +95,18 @@ def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, objec
         state = _WORDS.get(row.state, "indexed")
         if covers(absent, row.path):
             state = "not connected"
-        elif row.state is FileState.INDEXED and not row.path.exists():
+        elif row.state is FileState.INDEXED and not os.path.exists(row.path):  # noqa: PTH110
             state = "gone"
         elif row.path in changed:
             state = "changed"
-        entries.append({"path": str(row.path), "state": state, "chunks": row.num_chunks, "reason": _reason(row)})
+        reason = LOCKED if state == "changed" and not os.access(row.path, os.R_OK) else _reason(row)
+        entries.append({"path": row.path, "state": state, "chunks": row.num_chunks, "reason": reason})
     entries += _excluded(settings, path, {row.path for row in rows})
     for new in () if backlog is None else backlog.new:
         covered = any(root in new.parents for root in roots)
         away = next((folder for folder in absent if folder.path in new.parents), None)
         reason = "in no indexed folder" if not covered else away.unread if away else "the next run reads it"
-        entries.append({"path": str(new), "state": "new", "chunks": 0, "reason": reason})
+        entries.append({"path": new, "state": "new", "chunks": 0, "reason": reason})
     return sorted(entries, key=lambda entry: str(entry["path"]))
 
 
@@ -114,7 +116,7 @@ def _excluded(settings: Settings, folder: Path, known: set[Path]) -> list[dict[s
     for rule in settings.index.exclude:
         path = Path(rule).expanduser() if rule.startswith(("~/", "/")) else None
         if path is not None and folder in path.parents and path not in known and path.exists():
-            entries.append({"path": str(path), "state": "left out", "chunks": 0, "reason": f"{OWN_RULE}{rule}"})
+            entries.append({"path": path, "state": "left out", "chunks": 0, "reason": f"{OWN_RULE}{rule}"})
     return entries
 
 
@@ -138,12 +140,15 @@ def _folder_line(entry: dict[str, object]) -> str:
     parts += [] if entry["complete"] else ["not looked through to the end"]
     away = [clean(str(entry["absent"]), single_line=True)] if entry["absent"] else []
     inside = f" (counted in {shown_path(Path(str(entry['inside'])))})" if entry.get("inside") else ""
-    return f"{shown_path(Path(str(entry['path'])))}{inside}: {'; '.join([*parts, *away])}"
+    path = entry["path"]
+    assert isinstance(path, Path)
+    return f"{shown_path(path)}{inside}: {'; '.join([*parts, *away])}"
 
 
 def _file_line(entry: dict[str, object]) -> str:
     """Return 'indexed      12 chunks  letters/lease.md', with the reason of a file that was not read."""
-    path = Path(str(entry["path"]))
+    path = entry["path"]
+    assert isinstance(path, Path)
     chunks = out.plural(int(str(entry["chunks"])), "chunk") if entry["chunks"] else ""
     reason = clean(str(entry["reason"]).removeprefix(str(path)).strip(), single_line=True)
     if reason.startswith(OWN_RULE):

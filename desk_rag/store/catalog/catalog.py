@@ -31,6 +31,7 @@ from desk_rag.store.catalog.rows import (
     NO_STAMP,
     PASSAGE,
     SCRUB_OWED,
+    STAMP,
     WORDS_DISAGREE,
     KVName,
     Removed,
@@ -54,6 +55,7 @@ from desk_rag.store.catalog.rows import (
     put_name_of,
     remove,
     row_of,
+    stamp_values,
     upsert,
 )
 from desk_rag.store.catalog.witness import Mark
@@ -117,8 +119,7 @@ class Catalog:
                 return Removed()  # the next look at the folder reads both anew
             removed = Removed() if old == new else remove(connection, [new])
             connection.execute(
-                "UPDATE documents SET path = ?, size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
-                (to_blob(new), stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, row),
+                f"UPDATE documents SET path = ?, {STAMP} WHERE id = ?", (to_blob(new), *stamp_values(stamp), row)
             )
             put_name_of(connection, row, new)
             checksums.seal(connection, row)
@@ -145,10 +146,8 @@ class Catalog:
             if state in KEEPS_CHUNKS:
                 known = row_of(connection, path)
                 if stamp is not None and known is not None and checksums.is_sealed(connection, known):
-                    connection.execute(
-                        "UPDATE documents SET size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
-                        (stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, known),
-                    )
+                    values = (*stamp_values(stamp), known)
+                    connection.execute(f"UPDATE documents SET {STAMP} WHERE id = ?", values)
                     checksums.seal(connection, known)
                 return Removed()
             row, before = upsert(connection, path, "", "", stamp or NO_STAMP, state, reason)
@@ -182,16 +181,17 @@ class Catalog:
         with self._database.read() as connection:
             return int(connection.execute(query, scope.values).fetchone()[0])
 
-    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
-        """Return (size, mtime_ns, inode, state) of at most `limit` known paths at or below `under`, newest row first.
+    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, int, str]]:
+        """Return (size, mtime_ns, inode, ctime_ns, state) of at most `limit` known paths `under`, newest row first.
 
         Checksums are not compared: a damaged row only makes a file look changed.
         """
         scope = Scope(under)
-        query = f"SELECT path, size, mtime_ns, inode, state FROM documents WHERE {scope.path_condition('path')}"
+        columns, condition = "path, size, mtime_ns, inode, ctime_ns, state", scope.path_condition("path")
+        query = f"SELECT {columns} FROM documents WHERE {condition} ORDER BY id DESC LIMIT ?"
         with self._database.read() as connection:
-            rows = connection.execute(f"{query} ORDER BY id DESC LIMIT ?", (*scope.values, limit))
-            return {path: (int(size), int(mtime), int(inode), state) for path, size, mtime, inode, state in rows}
+            rows = connection.execute(query, (*scope.values, limit))
+            return {path: (size, mtime, int(inode), *others) for path, size, mtime, inode, *others in rows}
 
     def with_digest(self, digest: str) -> list[DocumentRow]:
         """Return the documents with exactly this content."""
@@ -294,7 +294,7 @@ class Catalog:
         if checksums.document_sum(columns) != document_sum:
             self._database.faults.add(DAMAGED_ENTRY, existing(columns[1]))
             return None
-        _, path, title, digest, size, mtime_ns, inode, parser, state, _, indexed_at, _ = columns
+        _, path, title, digest, size, mtime_ns, inode, parser, state, _, indexed_at, _, ctime_ns = columns
         if state != FileState.INDEXED.value:
             return None  # put out of use by a repair until it is read anew
         if place_sum != checksums.place_sum(document, ordinal, chunk_id, place):
@@ -306,7 +306,7 @@ class Catalog:
         file = from_blob(path)
         location = location_of(place, file)
         chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, location)
-        stamp = FileStamp(size, mtime_ns, int(inode), parser)
+        stamp = FileStamp(size, mtime_ns, int(inode), parser, ctime_ns)
         return Passage(chunk, file, title, stamp, digest, indexed_at)
 
     def search_words(self, question: str, limit: int, under: Sequence[Path]) -> list[Hit]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-DOCUMENT = "id, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, num_places"
+DOCUMENT = "id, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, num_places, ctime_ns"
 """Columns of `documents` that its sum covers, in order; all but the sum."""
 PLACE = "heading, page_start, page_end, line_start, line_end, parts"
 """Columns of `places` that say where a chunk stands."""
@@ -30,8 +30,12 @@ def chunk_is_sound(chunk_id: object, text: object) -> bool:
 
 
 def document_sum(row: Sequence[object]) -> str:
-    """Sum of the columns `DOCUMENT` of one row."""
-    return _sum(row)
+    """Sum of the columns `DOCUMENT` of one row.
+
+    Rows of before step 6 have no change time, and their sum covers none.
+    """
+    *columns, ctime_ns = row
+    return _sum((*columns, *([ctime_ns] if ctime_ns != 0 else [])))
 
 
 def place_sum(document: object, ordinal: object, chunk_id: object, place: Sequence[object]) -> str:

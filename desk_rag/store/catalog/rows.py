@@ -20,6 +20,8 @@ from desk_rag.store.catalog.paths import Scope, from_blob, plainest, to_blob
 from desk_rag.store.types import DocumentRow, Fault, FileStamp, Passage, PendingChunk
 
 NO_STAMP = FileStamp(0, 0, 0, "")
+STAMP = "size = ?, mtime_ns = ?, ctime_ns = ?, inode = ?, parser = ?"
+"""Assignments of an update, for the values of `stamp_values`."""
 SCRUB_OWED = "scrub_owed"
 AWAITED = "texts_awaited"
 """Row of `state` with a unix time: texts were lost by damage, and their chunk KV is kept until they are read again."""
@@ -119,13 +121,14 @@ def upsert(
     if row is not None:
         before = {chunk for (chunk,) in connection.execute("SELECT chunk FROM places WHERE document = ?", (row,))}
     written: int = connection.execute(
-        "INSERT INTO documents (path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET title = excluded.title,"
-        " digest = excluded.digest, size = excluded.size, mtime_ns = excluded.mtime_ns, inode = excluded.inode,"
+        "INSERT INTO documents (path, title, digest, size, mtime_ns, ctime_ns, inode, parser, state, reason,"
+        " indexed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET title = excluded.title,"
+        " digest = excluded.digest, size = excluded.size, mtime_ns = excluded.mtime_ns,"
+        " ctime_ns = excluded.ctime_ns, inode = excluded.inode,"
         " parser = excluded.parser, state = excluded.state, reason = excluded.reason,"
         " indexed_at = excluded.indexed_at RETURNING id",
-        (to_blob(path), storable(title), digest, stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser)
-        + (state.value, storable(reason), time.time()),
+        (to_blob(path), storable(title), digest, stamp.size, stamp.mtime_ns, stamp.ctime_ns, str(stamp.inode))
+        + (stamp.parser, state.value, storable(reason), time.time()),
     ).fetchone()[0]
     if state is FileState.INDEXED:
         put_name_of(connection, written, path)
@@ -317,11 +320,15 @@ def is_stray(connection: sqlite3.Connection, chunk_id: str) -> bool:
     return stored_row is None or by_index != row
 
 
+def stamp_values(stamp: FileStamp) -> tuple[int | str, ...]:
+    """Return the values of the columns `STAMP`."""
+    return stamp.size, stamp.mtime_ns, stamp.ctime_ns, str(stamp.inode), stamp.parser
+
+
 def forget_stamp(connection: sqlite3.Connection, row: int) -> None:
     stamp = NO_STAMP
     connection.execute(
-        "UPDATE documents SET digest = '', size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
-        (stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, row),
+        f"UPDATE documents SET digest = '', {STAMP} WHERE id = ?", (*stamp_values(stamp), row)
     )
     checksums.seal(connection, row)
 
@@ -335,7 +342,7 @@ def count_change(connection: sqlite3.Connection) -> None:
 
 def document(row: Sequence[object]) -> DocumentRow | None:
     *columns, document_sum, num_chunks = row
-    _, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, _ = columns
+    _, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, _, ctime_ns = columns
     if checksums.document_sum(columns) != document_sum:
         present = existing(path)
         # With this stamp it differs from every file, so that the file is read anew.
@@ -343,7 +350,7 @@ def document(row: Sequence[object]) -> DocumentRow | None:
             return None
         return DocumentRow(present, "", "", NO_STAMP, FileState.FAILED, DAMAGED_ENTRY, 0, 0.0)
     assert isinstance(path, bytes) and isinstance(num_chunks, int)
-    stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
+    stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser), _int(ctime_ns))
     read_at = float(str(indexed_at))
     facts = str(title), str(digest), stamp, FileState(state), str(reason)
     return DocumentRow(from_blob(path), *facts, num_chunks, read_at)

@@ -134,9 +134,14 @@ _STEP_5 = (
     "ALTER TABLE places ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4, _STEP_5)
+_STEP_6 = (
+    # Change time of a file; 0 in rows of before, whose sums need not be computed again.
+    "ALTER TABLE documents ADD COLUMN ctime_ns INTEGER NOT NULL DEFAULT 0",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4, _STEP_5, _STEP_6)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
-"""Changes that SQL alone cannot make, by the number of the step they follow."""
+"""Changes that SQL alone cannot make, by the number of the step that asks for them; made after the last step."""
 VERSION = len(STEPS)
 
 
@@ -152,9 +157,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} was written by a newer desk-rag (schema {present}; this one knows {VERSION}).",
                 remedy="Update desk-rag, or give `data_dir` another directory.",
             )
-        for number, step in enumerate(STEPS[present:], present + 1):
+        for step in STEPS[present:]:
             for statement in step:
                 connection.execute(statement)
+        for number in range(present + 1, VERSION + 1):  # these know the tables of the last step only
             if number in _AFTER:
                 _AFTER[number](connection)
         connection.execute(f"PRAGMA user_version = {VERSION}")

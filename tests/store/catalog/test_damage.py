@@ -212,7 +212,8 @@ def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
             "DROP TABLE volumes",
             "DROP TABLE deletions",
             "DROP TABLE bin",
-            "ALTER TABLE documents DROP COLUMN sum", "ALTER TABLE documents DROP COLUMN num_places",
+            "ALTER TABLE documents DROP COLUMN ctime_ns", "ALTER TABLE documents DROP COLUMN sum",
+            "ALTER TABLE documents DROP COLUMN num_places",
             "ALTER TABLE places DROP COLUMN sum", "ALTER TABLE places DROP COLUMN parts",
             "ALTER TABLE vectors DROP COLUMN sum",
             "DELETE FROM state WHERE name IN ('identity', 'changes')",
@@ -231,6 +232,7 @@ def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
 def test_places_of_the_fourth_schema_stay_until_they_are_read_again(filled: Path) -> None:
     with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
         connection.execute("ALTER TABLE places DROP COLUMN parts")
+        connection.execute("ALTER TABLE documents DROP COLUMN ctime_ns")
         connection.execute("PRAGMA user_version = 4")
         connection.commit()
     parts = (Part(0, 1, None, None), Part(4, 2, None, None, "Annex"))

@@ -125,7 +125,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connectio
         schema.migrate(connection, place)
         connection.execute("BEGIN")
         connection.executemany(
-            "INSERT INTO documents VALUES (?, ?, '', '', 1, 1, '1', '', '', '', 1, 0, '')",
+            "INSERT INTO documents VALUES (?, ?, '', '', 1, 1, '1', '', '', '', 1, 0, '', 0)",
             [(1, b"/docs"), (2, b"/old")],
         )
         connection.executemany(

@@ -124,6 +124,7 @@ def test_a_catalog_of_the_third_schema_gets_the_table(store: Store, root: Path) 
     with closing(sqlite3.connect(root / "catalog.sqlite")) as connection:
         connection.execute("DROP TABLE token_vectors")
         connection.execute("ALTER TABLE places DROP COLUMN parts")
+        connection.execute("ALTER TABLE documents DROP COLUMN ctime_ns")
         connection.execute("PRAGMA user_version = 3")
         connection.commit()
     with Store.open(root, made.settings(), writer=True) as opened:

@@ -73,9 +73,10 @@ class FusedDecoder:
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory that the packed projections were copied from
         spec = model.spec
-        self._windows = windows(model)
+        self.windows = windows(model)
+        """Slots that a token sees in each layer, its own included; 0 for all."""
         shape = (model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        self._splits = {window: flash_decoding_for(*shape, window) for window in sorted(set(self._windows))}
+        self._splits = {window: flash_decoding_for(*shape, window) for window in sorted(set(self.windows))}
         self._table_of_layer = tables.table_of_layer
         # Rounded to the compute dtype, as in transformers.
         self._rotations = [
@@ -103,11 +104,6 @@ class FusedDecoder:
         self._room = min(capacity, len(self._rotations[0][0]))
         self._piecewise_graphs: dict[tuple[int, int], PiecewiseGraphs] = {}
         self._attention_graphs: dict[tuple[int, int], AttentionGraphs] = {}
-
-    @property
-    def slides(self) -> bool:
-        """True if any layer's attention sees a sliding window."""
-        return any(self._windows)
 
     @property
     def uses_graphs(self) -> bool:
@@ -209,7 +205,7 @@ class FusedDecoder:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of one layer, [B, N, heads * D], written to `out` if given."""
-        keys, values, window = self._keys[layer], self._values[layer], self._windows[layer]
+        keys, values, window = self._keys[layer], self._values[layer], self.windows[layer]
         assert attention is None or not window, "other attentions see everything"
         split = self._splits[window] if attention is None and is_worthwhile(query.shape[2]) else None
         if questions.are_alike:
@@ -375,7 +371,7 @@ class FusedDecoder:
                 state[:] = self._piece(0, inputs, places, None, None)
             for layer in range(begin, end):
                 keys, values = (slabs[layer].narrow(2, 0, self._room) for slabs in (self._keys, self._values))
-                split = self._splits[self._windows[layer]]
+                split = self._splits[self.windows[layer]]
                 assert split is not None
                 split(state[1], keys, values, attended, inputs.numbers[:2])
                 state[:] = self._piece(layer + 1, inputs, places, state[0], attended)

@@ -35,6 +35,9 @@ _CUDA_CONTEXT = 500_000_000
 _KEPT_SHARE, _MOST_KEPT = 0.25, 4 << 30
 _LARGE_TABLE_SHARE = 0.2
 """Share of the memory left beside the weights above which input embeddings are kept in RAM."""
+_SMALLEST_STEP, _STEP_MULTIPLE = 512, 64
+_STEP_SHARE = 0.8
+"""Share of free memory that a step of a prompt may take: allocators lose some between blocks."""
 
 CHARACTERS_PER_TOKEN = 4.0
 """Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
@@ -151,6 +154,42 @@ def weight_bytes(sizes: ModelSizes, quantization: str, device: Device) -> int:
 def belongs_in_ram(table_bytes: int, left_bytes: int) -> bool:
     """True if input embeddings on a GPU are large beside the memory that they and all other weights leave free."""
     return table_bytes > _LARGE_TABLE_SHARE * left_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """Numbers of a model that decide how much memory a pass takes for each of its tokens."""
+
+    hidden: int
+    gates: int
+    """Gates of one token in the widest layer."""
+    heads: int
+    head_dim: int
+    bytes_per_number: int
+    keeps_scores: bool
+    """Attention writes out a score for each pair of tokens (soft caps, learned sinks)."""
+    writes_weights: bool
+    """Products of many rows write quantised weights out in 16 bits first."""
+
+    def bytes_per_token(self, slots: int) -> int:
+        """Bytes for one token that attends to `slots` tokens: hidden states, gates, queries, mask or scores."""
+        numbers = 6 * self.hidden + 3 * self.gates + 4 * self.heads * self.head_dim
+        pairs = self.heads * (4 + 2 * self.bytes_per_number) if self.keeps_scores else 1 + self.bytes_per_number
+        return self.bytes_per_number * numbers + pairs * slots
+
+    @property
+    def written_weights(self) -> int:
+        """Bytes of the largest weights that are written out."""
+        return 2 * 2 * self.hidden * max(self.gates, self.heads * self.head_dim) if self.writes_weights else 0
+
+
+def prefill_step(free_bytes: int, shape: PassShape, slots: int, count: int) -> int:
+    """Plan how many of `count` tokens a pass takes in this much memory, as the last of `slots`: all, or equal steps."""
+    room = _STEP_SHARE * (free_bytes - shape.written_weights)
+    most = max(_SMALLEST_STEP, int(room / shape.bytes_per_token(slots)))
+    steps = -(-count // most)
+    equal = -(-count // steps)
+    return min(count, max(_SMALLEST_STEP, -(-equal // _STEP_MULTIPLE) * _STEP_MULTIPLE))
 
 
 def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible: bool = True) -> MemoryPlan:

@@ -120,6 +120,8 @@ class MemoryPlan:
     """False if memory is too short for as many passages as the model could read."""
     lazy: bool
     """Passages stay in 8 bits and are widened while they are attended to."""
+    page_locked: int = 0
+    """Bytes of input embeddings that stay in page-locked RAM; not among the parts, which are in GPU memory."""
 
     @property
     def total(self) -> int:
@@ -202,7 +204,8 @@ def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible:
         steps.append((tokens, False))
     for tokens, lazy in steps:
         parts = _parts(sizes, quantization, device, tokens, lazy=lazy)
-        planned = MemoryPlan(quantization, device, parts, tokens, tokens == most, lazy)
+        in_ram = _table_in_ram(sizes, quantization, device)
+        planned = MemoryPlan(quantization, device, parts, tokens, tokens == most, lazy, in_ram)
         if planned.fits:
             return planned
     return planned
@@ -234,18 +237,21 @@ def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = 
 def _parts(sizes: ModelSizes, quantization: str, device: Device, tokens: int, *, lazy: bool) -> dict[str, int]:
     width = 2 if device.on_gpu else 4 if quantization != "none" else device.weight_bytes
     slab_tokens = _OTHERS if lazy else tokens + _OTHERS
-    weights = weight_bytes(sizes, quantization, device)
-    table = 2 * sizes.input_table_parameters
-    if device.on_gpu and belongs_in_ram(table, device.free_bytes - _CUDA_CONTEXT - weights):
-        weights -= table
     parts = {
-        "weights": weights,
+        "weights": weight_bytes(sizes, quantization, device) - _table_in_ram(sizes, quantization, device),
         "passages": width * slab_tokens * sizes.kv_bytes_per_token,
         "chunks being loaded": tokens * sizes.kv_bytes_per_token,
         "embedder and span scorer": _EMBEDDER,
         "work space": _WORK_SPACE,
     }
     return parts | {"CUDA": _CUDA_CONTEXT} if device.on_gpu else parts
+
+
+def _table_in_ram(sizes: ModelSizes, quantization: str, device: Device) -> int:
+    """Bytes of the input embeddings if they are kept in page-locked RAM, as `page_locked` decides when it loads."""
+    table = 2 * sizes.input_table_parameters
+    left = device.free_bytes - _CUDA_CONTEXT - weight_bytes(sizes, quantization, device)
+    return table if device.on_gpu and belongs_in_ram(table, left) else 0
 
 
 def cpu_has_bf16() -> bool:

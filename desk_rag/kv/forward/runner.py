@@ -185,8 +185,7 @@ class ModelRunner:
             ) from error
         self.slots = CacheTarget.of(tables, self.cache, shift)
         use_fused = model.device.type == "cuda" if fused is None else fused
-        whole_heads = all(2 * cos.shape[1] == model.spec.head_dim for cos in tables.cos)
-        fits = use_fused and whole_heads and families.supports(model)
+        fits = use_fused and families.supports(model)
         self.fused = self._build_fused(tables, graphs) if fits else None
         self.step = None if self.fused is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False

@@ -62,7 +62,7 @@ def tokens_at_once(model: Any, cached: int, count: int) -> int:
 
 
 def shape_of(model: Any) -> PassShape:
-    """What a pass of a LanguageModel takes memory for, from its configuration."""
+    """Numbers of a LanguageModel that decide how much memory a pass takes, from its configuration."""
     spec, config = model.spec, model.module.config
     return PassShape(
         hidden=int(config.hidden_size),

@@ -162,6 +162,7 @@ def _one_context(
     peaks: dict[str, int] = {}
     works: dict[str, Work] = {}
     failed: dict[str, str] = {}
+    difference: float | None = None
     try:
         for name, piece in work.works().items():
             try:
@@ -173,11 +174,14 @@ def _one_context(
                 _log.warning("%s tokens, %s: %s", context, name, failed[name])
                 release_unused(served.device)
         times = in_turns(works, served.device, seconds=seconds, least=3, most=9)
-        difference = work.difference()
+        try:
+            difference = round(work.difference(), 4)
+        except (RuntimeError, OutOfMemory) as error:
+            failed["logits compared"] = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
     finally:
         work.close()
     return {
-        "context": context, "payload": work.payload, "peaks": peaks, "logits_differ_by": round(difference, 4),
+        "context": context, "payload": work.payload, "peaks": peaks, "logits_differ_by": difference,
         "failed": failed,
         "modes": {name: one.json() for name, one in times.items()},
         "sooner_than_full_prefill": _ratios(times, FULL), "sooner_than_transformers": _ratios(times, STOCK_FULL),

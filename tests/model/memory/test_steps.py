@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -220,3 +223,43 @@ def test_every_family_has_a_shape() -> None:
     for family in FAMILIES:
         shape = steps.shape_of(build_model(family))
         assert shape.hidden > 0 and shape.gates > 0 and shape.bytes_per_token(100) > 0, family.name
+
+
+_WITHOUT_MEMORY = """
+import logging, resource, sys
+from pathlib import Path
+import torch
+from desk_rag.bench.models import shapes
+from desk_rag.kv.cache import SlabCache
+from desk_rag.model.memory.device import release_unused
+
+sizes = []
+handler = logging.Handler()
+handler.emit = lambda record: sizes.append(record.args[1])
+logging.getLogger("desk_rag.model.memory.steps").addHandler(handler)
+logging.getLogger("desk_rag.model.memory.steps").setLevel(logging.INFO)
+model = shapes.build("small", torch.device("cpu"))
+ids = shapes.random_ids(model, 1, 3000)[0]
+cache = SlabCache(model, 3000)
+expected = model.forward_step(ids, SlabCache(model, 3000), 0, logits=True)
+release_unused(model.device)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+for mebibytes in range(120, 0, -10):
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (mebibytes << 20), -1))
+    cache.set_length(0)
+    actual = model.forward(ids, cache, 0, logits=True)
+    assert float((actual - expected).abs().max() / expected.std()) < 1e-4
+    if sizes:
+        break
+print(sizes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the address space as Linux does")
+def test_a_process_that_gets_no_more_memory_reads_a_prompt_in_smaller_steps() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_MEMORY], capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    sizes = json.loads(done.stdout)
+    assert sizes and sizes[0] == 1500, "memory ran out, and half of the tokens were tried next"

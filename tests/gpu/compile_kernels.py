@@ -160,7 +160,8 @@ def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
         cases.append((fused_ops_triton._add_norm, row, dtype, fused_ops_triton.norm_warps(block), 3))
     shapes = [(14, 2, 64), (28, 4, 128), (32, 32, 96), (32, 32, 80), (8, 1, 256)]
     for dtype, (heads, kv_heads, dim), normed in itertools.product(["bf16", "fp16", "fp32"], shapes, [True, False]):
-        for pairing in (WHOLE_HEADS, Pairing(dim // 2, interleaved=True), Pairing(dim * 3 // 8 * 2, query_scale=0.3)):
+        others = [Pairing(dim // 2, interleaved=True), Pairing(dim * 3 // 8 * 2, query_scale=0.3)]
+        for pairing in [WHOLE_HEADS, *([] if normed else others)]:
             constants = fused_ops_triton.rotation(heads, kv_heads, dim, normed, pairing)
             cases.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
     for dtype, inner, gelu in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944], [False, True]):

@@ -174,6 +174,8 @@ def described(plan: MemoryPlan) -> str:
     """Return one line about a memory plan: what it takes of what is free, by part, and what follows from that."""
     parts = ", ".join(f"{name} {out.size(size)}" for name, size in plan.parts.items())
     line = f"{out.size(plan.total)} of {out.size(plan.device.free_bytes)} free {plan.device.name}: {parts}"
+    if plan.page_locked:
+        line += f"; input embeddings in page-locked RAM {out.size(plan.page_locked)}"
     if plan.fits and plan.lazy:
         line += "; passages stay in 8 bits"
     if plan.fits and not plan.whole_context:
@@ -313,7 +315,7 @@ def _fit_as_json(each: Fit) -> dict[str, object]:
         "memory": {
             "parts": dict(each.memory.parts), "total": each.memory.total, "free": each.memory.device.free_bytes,
             "fits": each.memory.fits, "context_tokens": each.memory.context_tokens, "lazy": each.memory.lazy,
-            "kept_chunks": each.memory.kept_chunks,
+            "kept_chunks": each.memory.kept_chunks, "page_locked_ram": each.memory.page_locked,
         },
         "kv_bytes_per_token": each.kv_bytes_per_token, "folder_bytes": each.folder_bytes,
         "fits_budget": each.fits_budget, "license": each.model.license,

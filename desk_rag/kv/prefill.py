@@ -22,6 +22,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.layers import attention_layout
 from desk_rag.model.layers.attention_layout import KeyTap
 from desk_rag.model.layers.rotary import NO_POSITION, half_tables, unrotate
+from desk_rag.model.memory.steps import in_steps, tokens_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,17 @@ def prefill_chunk(
     cache = SlabCache(model, start + len(ids))
     prefix.write_to(cache)
     cache.set_length(start)
+    keys: list[torch.Tensor] = []
+
+    def run(begin: int, end: int) -> None:
+        cache.set_length(start + begin)
+        model.forward_step(ids[begin:end], cache, start + begin, logits=False)
+        keys.append(torch.stack([tapped[layer][0] for layer in range(model.spec.num_layers)]))
+
     with tap_keys(model) as tapped, _stoppable(model, stop):
-        model.forward(ids, cache, start, logits=False)
+        in_steps(run, len(ids), tokens_at_once(model, start, len(ids)), model.device)
     values = torch.stack([layer.value_slab[0, :, start:] for layer in cache.layers])
-    return ChunkKV(torch.stack([tapped[layer][0] for layer in range(model.spec.num_layers)]), values)
+    return ChunkKV(keys[0] if len(keys) == 1 else torch.cat(keys, 2), values)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from desk_rag.model import support as model_support
 from desk_rag.model.embedded import threads
 from desk_rag.model.layers.attention_layout import AttentionLayout
+from desk_rag.model.memory import steps
 from desk_rag.model.prompt import PromptFormat
 
 
@@ -69,6 +70,29 @@ class LanguageModel:
 
     def forward(self, token_ids: torch.Tensor, cache: Any, start: int, *, logits: bool) -> torch.Tensor | None:
         """Run ids [N] at positions start..start+N-1 over `cache`; logits [vocab] of the last one, or None.
+
+        In steps where memory is too short for all of them at once (see `memory.steps`).
+        """
+        count = len(token_ids)
+        if count <= steps.SMALLEST:
+            return self.forward_step(token_ids, cache, start, logits=logits)
+
+        def run(begin: int, end: int) -> torch.Tensor | None:
+            wanted = logits and end == count
+            lengths = [layer.get_seq_length() for layer in cache.layers]
+            try:
+                return self.forward_step(token_ids[begin:end], cache, start + begin, logits=wanted)
+            except Exception:
+                for layer, length in zip(cache.layers, lengths, strict=True):
+                    appended = layer.get_seq_length() - length  # by layers before the failure
+                    if appended:
+                        layer.crop(-appended)
+                raise
+
+        return steps.in_steps(run, count, steps.tokens_at_once(self, start, count), self.device)
+
+    def forward_step(self, token_ids: torch.Tensor, cache: Any, start: int, *, logits: bool) -> torch.Tensor | None:
+        """As `forward`, always in one pass.
 
         Positions equal cache slots by construction; they are passed all the same, because RoPE reads them.
         """

@@ -28,6 +28,7 @@ from triton.compiler import ASTSource
 from desk_rag.kv.kernels import flash_decoding_kernel as split_kernel
 from desk_rag.kv.kernels import flash_decoding_triton as split
 from desk_rag.kv.kernels import fused_ops_triton, place_chunks
+from desk_rag.kv.kernels.fused_inputs import WHOLE_HEADS, Pairing
 from desk_rag.kv.lazy import decode_kernel, launcher, merge_kernel, prefill_kernel
 from desk_rag.kv.nf4 import kernel as nf4_kernel
 from desk_rag.kv.nf4 import launcher as nf4_launcher
@@ -69,10 +70,11 @@ def compiled(
         source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": stages}
     )
     usage = _usage(built.asm["cubin"])
-    ptx = built.asm["ptx"]
+    ptx, turned = built.asm["ptx"], constants.get("TURNED", 0)
     return {
         "kernel": kernel.__name__, "dtype": dtype, "sm": capability, "warps": warps, **usage,
         "narrow_loads": len(re.findall(r"ld\.global[.\w:]*\.b8", ptx)), "shared": built.metadata.shared,
+        "parts_turn": bool(turned and (constants["INTERLEAVED"] or turned < constants["DIM"])),
         "wide_loads": len(re.findall(r"ld\.global[.\w:]*\.v[24]\.b(?:32|64)", ptx)),
     }  # fmt: skip
 
@@ -154,12 +156,14 @@ def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     cases: list[tuple[Any, dict[str, Any], str, int, int]] = []
     for dtype, width, added in itertools.product(["bf16", "fp16", "fp32"], [896, 3584, 5120, 16384], [True, False]):
         block = triton.next_power_of_2(width)
-        row = {"WIDTH": width, "BLOCK": block, "ADDED": added}
+        row = {"WIDTH": width, "BLOCK": block, "ADDED": added, "DELTA_SCALE": 0.22 if width == 5120 else 1.0}
         cases.append((fused_ops_triton._add_norm, row, dtype, fused_ops_triton.norm_warps(block), 3))
     shapes = [(14, 2, 64), (28, 4, 128), (32, 32, 96), (32, 32, 80), (8, 1, 256)]
     for dtype, (heads, kv_heads, dim), normed in itertools.product(["bf16", "fp16", "fp32"], shapes, [True, False]):
-        constants = fused_ops_triton.rotation(heads, kv_heads, dim, normed)
-        cases.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
+        others = [Pairing(dim // 2, interleaved=True), Pairing(dim * 3 // 8 * 2, query_scale=0.3)]
+        for pairing in [WHOLE_HEADS, *([] if normed else others)]:
+            constants = fused_ops_triton.rotation(heads, kv_heads, dim, normed, pairing)
+            cases.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
     for dtype, inner, gelu in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944], [False, True]):
         constants = {"INNER": inner, "BLOCK": fused_ops_triton.COLUMNS, "GELU": gelu}
         cases.append((fused_ops_triton._glu, constants, dtype, fused_ops_triton.GLU_WARPS, 3))

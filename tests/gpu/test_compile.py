@@ -36,7 +36,8 @@ def test_every_kernel_compiles_within_its_registers(variants: str) -> None:
             assert entry["narrow_loads"] == 0, f"codes are loaded byte by byte: {entry}"
         if entry["kernel"] in glue:
             assert entry["stack"] == 0 and entry["registers"] <= 128, f"few programs fit side by side: {entry}"
-            assert entry["wide_loads"] > 0, f"no load takes 16 bytes: {entry}"
+            # Neighbours, and pairs that end within a head, are loaded number by number.
+            assert entry["wide_loads"] > 0 or entry["parts_turn"], f"no load takes 16 bytes: {entry}"
         if entry["kernel"] in split:
             assert entry["stack"] == 0 and entry["wide_loads"] > 0, f"spills, or loads number by number: {entry}"
         most = 227 if entry["sm"] == 90 else 99

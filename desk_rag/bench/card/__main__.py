@@ -37,7 +37,7 @@ from desk_rag.bench.harness.report import Spread
 from desk_rag.bench.models import shapes
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.config import AnswerSettings, ModelSettings
-from desk_rag.errors import ConfigError
+from desk_rag.errors import ConfigError, OutOfMemory
 from desk_rag.kv.positions import plan
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import quiet_libraries
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
             left = options.seconds - (time.perf_counter() - began)
             try:
                 result = _one_model(name, device, options, place, left / (len(names) - index))
-            except (torch.OutOfMemoryError, ConfigError) as error:
+            except (torch.OutOfMemoryError, OutOfMemory, ConfigError) as error:
                 result, failed = {"shape": name, "failed": str(error).splitlines()[0]}, True
             release_unused(device)
             results.append(result)
@@ -162,22 +162,26 @@ def _one_context(
     peaks: dict[str, int] = {}
     works: dict[str, Work] = {}
     failed: dict[str, str] = {}
+    difference: float | None = None
     try:
         for name, piece in work.works().items():
             try:
                 piece.before()
                 peaks[name] = ledger.peak_of(piece.run)
                 works[name] = piece
-            except RuntimeError as error:
+            except (RuntimeError, OutOfMemory) as error:
                 failed[name] = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
                 _log.warning("%s tokens, %s: %s", context, name, failed[name])
                 release_unused(served.device)
         times = in_turns(works, served.device, seconds=seconds, least=3, most=9)
-        difference = work.difference()
+        try:
+            difference = round(work.difference(), 4)
+        except (RuntimeError, OutOfMemory) as error:
+            failed["logits compared"] = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
     finally:
         work.close()
     return {
-        "context": context, "payload": work.payload, "peaks": peaks, "logits_differ_by": round(difference, 4),
+        "context": context, "payload": work.payload, "peaks": peaks, "logits_differ_by": difference,
         "failed": failed,
         "modes": {name: one.json() for name, one in times.items()},
         "sooner_than_full_prefill": _ratios(times, FULL), "sooner_than_transformers": _ratios(times, STOCK_FULL),

@@ -13,8 +13,16 @@ import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -38,7 +46,7 @@ class ModelShape:
     """Sizes of a model that decide the cost of running it."""
 
     family: str
-    """'qwen2', 'qwen3', 'llama' or 'gemma3'."""
+    """Key of `_CLASSES`."""
     num_layers: int
     hidden: int
     num_heads: int
@@ -87,6 +95,10 @@ MODELS = {
     "tiny-sliding": ModelShape("gemma3", 6, 64, 4, 2, 16, 128, 300, tied=True, window=48),
     "qwen3-4b": ModelShape("qwen3", 36, 2560, 32, 8, 128, 9728, 151_936, tied=True),
     "llama-3.2-3b": ModelShape("llama", 28, 3072, 24, 8, 128, 8192, 128_256, tied=True),
+    "phi-4-mini": ModelShape("phi3", 32, 3072, 24, 8, 128, 8192, 200_064, tied=True),
+    "granite-3.3-2b": ModelShape("granite", 40, 2048, 32, 8, 64, 8192, 49_159, tied=True),
+    "olmo-2-7b": ModelShape("olmo2", 32, 4096, 32, 32, 128, 11_008, 100_352),
+    "glm-4-9b": ModelShape("glm4", 40, 4096, 32, 2, 128, 13_696, 151_552),
     "gemma-3-4b": ModelShape("gemma3", 34, 2560, 8, 4, 256, 10_240, 262_208, tied=True, window=1024),
 }
 """Shapes from the models' own config.json; the tiny ones are for tests."""
@@ -187,13 +199,24 @@ _CLASSES = {
     "qwen3": (Qwen3ForCausalLM, Qwen3Config),
     "llama": (LlamaForCausalLM, LlamaConfig),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig),
+    "glm4": (Glm4ForCausalLM, Glm4Config),
+    "granite": (GraniteForCausalLM, GraniteConfig),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config),
+    "phi3": (Phi3ForCausalLM, Phi3Config),
 }
+_MULTIPLIERS = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 1 / 64, "residual_multiplier": 0.22, "logits_scaling": 8.0
+}  # fmt: skip
+_TURNED = {"phi3": 0.75, "glm4": 0.5}
+"""Share of a head that turns, by family."""
 
 
 def _configured(shape: ModelShape, positions: int) -> tuple[Any, Any]:
     model_class, config_class = _CLASSES[shape.family]
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1_000_000.0}
-    more: dict[str, Any] = {}
+    if shape.family in _TURNED:
+        rope["partial_rotary_factor"] = _TURNED[shape.family]
+    more: dict[str, Any] = dict(_MULTIPLIERS) if shape.family == "granite" else {}
     if shape.window:
         kinds = ["sliding_attention"] * 5 + ["full_attention"]
         more = {

@@ -28,7 +28,7 @@ def check_keys(model: LanguageModel) -> float:
     ids = ids[: min(_LONGEST, model.spec.max_context)]
     cache = SlabCache(model, len(ids))
     with tap_keys(model) as tapped:
-        model.forward(torch.tensor(ids, device=model.device), cache, 0, logits=False)
+        model.forward_step(torch.tensor(ids, device=model.device), cache, 0, logits=False)
     tables = build_tables(model, len(ids))
     worst = 0.0
     for index, layer in enumerate(cache.layers):

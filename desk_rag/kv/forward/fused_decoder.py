@@ -1,4 +1,4 @@
-"""Forward pass of plain decoders and Gemma 3 over a slab cache, with few kernel launches and CUDA graphs.
+"""Forward pass of most decoders (`families`) over a slab cache, with few kernel launches and CUDA graphs.
 
 The model's own modules do the matrix products. Left out is what transformers repeats in every layer of every pass, and
 the copies of grouped keys that its attention makes. A question through 28 layers is more than a thousand launches in
@@ -26,11 +26,11 @@ import torch
 from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.forward.attention import Attention, attend, attend_rows
 from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, GraphRecorder, Part, PiecewiseGraphs, bucket_of
-from desk_rag.kv.forward.families import supports, windows
+from desk_rag.kv.forward.families import Multipliers, supports, windows
 from desk_rag.kv.forward.inputs import Inputs, Questions
 from desk_rag.kv.forward.projections import FusedLayer, Packed, RmsNorm, add_norm
 from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
-from desk_rag.kv.kernels.fused_inputs import TokenSlots
+from desk_rag.kv.kernels.fused_inputs import Pairing, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
 from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.rope import RotaryTables
@@ -63,25 +63,25 @@ class FusedDecoder:
         Packs the model's projections (see `Packed`), which temporarily takes the memory of one layer's.
         """
         assert supports(model), "this model needs its own forward pass"
-        assert all(2 * cos.shape[1] == model.spec.head_dim for cos in tables.cos), "partial rotary"
         self._model = model
         self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
         self._nf4 = Nf4Products(model.spec.dtype) if nf4 is None else nf4
         modules: Any = model.decoder_layers
-        self._layers = [FusedLayer.of(one, Packed.of(one, self._nf4), self._ops) for one in modules]
+        self._by = Multipliers.of(model)
+        self._layers = [FusedLayer.of(one, Packed.of(one, self._nf4), self._ops, self._by.residual) for one in modules]
         self._norm = RmsNorm.of(model.module.model.norm)
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory that the packed projections were copied from
         spec = model.spec
-        self._windows = windows(model)
+        self.windows = windows(model)
+        """Slots that a token sees in each layer, its own included; 0 for all."""
         shape = (model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        self._splits = {window: flash_decoding_for(*shape, window) for window in sorted(set(self._windows))}
+        self._splits = {window: flash_decoding_for(*shape, window) for window in sorted(set(self.windows))}
         self._table_of_layer = tables.table_of_layer
+        self._pairing = Pairing(2 * tables.cos[0].shape[1], tables.interleaved, self._by.query)
+        pairs = [self._pairing.table(*of_pairs, spec.head_dim) for of_pairs in zip(tables.cos, tables.sin, strict=True)]
         # Rounded to the compute dtype, as in transformers.
-        self._rotations = [
-            (torch.cat((cos, cos), -1).to(spec.dtype), torch.cat((-sin, sin), -1).to(spec.dtype))
-            for cos, sin in zip(tables.cos, tables.sin, strict=True)
-        ]
+        self._rotations = [(cos.to(spec.dtype), sin.to(spec.dtype)) for cos, sin in pairs]
         # LLM.int8 searches for outliers on the host in every product: a failed recording may leave torch's allocator
         # in recording state.
         recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
@@ -103,11 +103,6 @@ class FusedDecoder:
         self._room = min(capacity, len(self._rotations[0][0]))
         self._piecewise_graphs: dict[tuple[int, int], PiecewiseGraphs] = {}
         self._attention_graphs: dict[tuple[int, int], AttentionGraphs] = {}
-
-    @property
-    def slides(self) -> bool:
-        """True if any layer's attention sees a sliding window."""
-        return any(self._windows)
 
     @property
     def uses_graphs(self) -> bool:
@@ -185,6 +180,7 @@ class FusedDecoder:
         ends = index == len(self._layers)
         if index == 0:
             hidden, delta = decoder.embed_tokens(inputs.ids.view(1, -1)), None
+            hidden = hidden if self._by.embeddings == 1.0 else hidden * self._by.embeddings
         else:
             assert hidden is not None and attended is not None
             attended = attended.reshape(1, -1, attended.shape[-1])
@@ -196,8 +192,9 @@ class FusedDecoder:
             hidden, query = self._layers[index].query(hidden, delta, slots, self._keys[index], self._values[index])
             batch, count = inputs.ids.shape
             return hidden, query.view(-1, batch, count, query.shape[3]).transpose(0, 1)
-        hidden, x = add_norm(self._ops, hidden, delta, self._norm)
-        return hidden, self._model.module.lm_head(x)[0]
+        hidden, x = add_norm(self._ops, hidden, delta, self._norm, self._by.residual)
+        logits = self._model.module.lm_head(x)[0]
+        return hidden, logits if self._by.logits == 1.0 else logits * self._by.logits
 
     def _attend(
         self,
@@ -209,7 +206,7 @@ class FusedDecoder:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of one layer, [B, N, heads * D], written to `out` if given."""
-        keys, values, window = self._keys[layer], self._values[layer], self._windows[layer]
+        keys, values, window = self._keys[layer], self._values[layer], self.windows[layer]
         assert attention is None or not window, "other attentions see everything"
         split = self._splits[window] if attention is None and is_worthwhile(query.shape[2]) else None
         if questions.are_alike:
@@ -231,7 +228,7 @@ class FusedDecoder:
         positions = (inputs.numbers[0][:, None] + count).view(-1)
         lines = torch.add(inputs.numbers[0], inputs.numbers[1], alpha=self._lines_per_row)[:, None] + count
         return [
-            TokenSlots(lines.view(-1), cos.index_select(0, positions), sin.index_select(0, positions))
+            TokenSlots(lines.view(-1), cos.index_select(0, positions), sin.index_select(0, positions), self._pairing)
             for cos, sin in self._rotations
         ]
 
@@ -375,7 +372,7 @@ class FusedDecoder:
                 state[:] = self._piece(0, inputs, places, None, None)
             for layer in range(begin, end):
                 keys, values = (slabs[layer].narrow(2, 0, self._room) for slabs in (self._keys, self._values))
-                split = self._splits[self._windows[layer]]
+                split = self._splits[self.windows[layer]]
                 assert split is not None
                 split(state[1], keys, values, attended, inputs.numbers[:2])
                 state[:] = self._piece(layer + 1, inputs, places, state[0], attended)

@@ -58,10 +58,11 @@ class Packed:
 
         None if they are neither plain matrices nor, with `nf4`, all in 4 bits, or if only some have biases.
         """
-        attention, mlp = layer.self_attn, layer.mlp
-        inward, outward = [attention.q_proj, attention.k_proj, attention.v_proj], attention.o_proj
-        widening, narrowing = [mlp.gate_proj, mlp.up_proj], mlp.down_proj
-        gate = _GATES.get(type(mlp.act_fn).__name__, "")
+        mlp = layer.mlp
+        inward, outward = _inward(layer.self_attn), layer.self_attn.o_proj
+        widening = [mlp.gate_up_proj] if hasattr(mlp, "gate_up_proj") else [mlp.gate_proj, mlp.up_proj]
+        narrowing, activation = mlp.down_proj, mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
+        gate = _GATES.get(type(activation).__name__, "")
         kinds = {type(module).__name__ for module in (*inward, outward, *widening, narrowing)}
         if nf4 is not None and kinds == {"Linear4bit"}:
             return cls(
@@ -93,23 +94,29 @@ class FusedLayer:
     """None to multiply by each projection separately."""
     norms: QKNorms | None
     ops: FusedOps
-    before_attention: RmsNorm
-    before_mlp: RmsNorm
+    before_attention: RmsNorm | None
+    """None in families with norms after attention and MLP only (OLMo 2)."""
+    before_mlp: RmsNorm | None
     after_attention: RmsNorm | None
     """Norm of the attention's output before it is added, as in Gemma 3; None for most families."""
     after_mlp: RmsNorm | None
+    of_projected: tuple[RmsNorm, RmsNorm] | None = None
+    """Norms of all queries and of all keys of a token, as in OLMo 2; None for norms by head, and without any."""
+    residual: float = 1.0
+    """Factor of the results of attention and MLP, before they are added."""
 
     @classmethod
-    def of(cls, module: Any, packed: Packed | None, ops: FusedOps) -> FusedLayer:
+    def of(cls, module: Any, packed: Packed | None, ops: FusedOps, residual: float = 1.0) -> FusedLayer:
         """The layer of one of transformers' modules."""
-        norms = [module.input_layernorm, module.post_attention_layernorm, None, None]
-        if hasattr(module, "pre_feedforward_layernorm"):
-            norms[1:] = [
-                module.pre_feedforward_layernorm, module.post_attention_layernorm, module.post_feedforward_layernorm,
-            ]  # fmt: skip
-        before, between, *after = (None if norm is None else RmsNorm.of(norm) for norm in norms)
-        assert before is not None and between is not None
-        return cls(module, packed, qk_norms(module.self_attn), ops, before, between, *after)
+        attention = module.self_attn
+        norms = [getattr(module, name) if name else None for name in _norm_names(module)]
+        before, between, after_attention, after_mlp = (None if norm is None else RmsNorm.of(norm) for norm in norms)
+        by_head, projected = qk_norms(attention), None
+        if by_head is not None and by_head.query.numel() != attention.head_dim:
+            by_head, projected = None, (RmsNorm.of(attention.q_norm), RmsNorm.of(attention.k_norm))
+        return cls(
+            module, packed, by_head, ops, before, between, after_attention, after_mlp, projected, residual,
+        )  # fmt: skip
 
     def query(
         self,
@@ -123,12 +130,14 @@ class FusedLayer:
 
         Writes the tokens' keys and values into the slabs `keys` and `values`.
         """
-        attention = self.module.self_attn
-        hidden, x = add_norm(self.ops, hidden, delta, self.before_attention)
+        hidden, x = add_norm(self.ops, hidden, delta, self.before_attention, self.residual)
         if self.packed is not None:
             projected = self.packed.qkv(x)
         else:
-            projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
+            parts = [part(x) for part in _inward(self.module.self_attn)]
+            projected = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if self.of_projected is not None:
+            projected = self._normed_by_token(projected, *self.of_projected)
         return hidden, self.ops.rotate_scatter(projected, self.norms, places, keys, values)
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,7 +145,7 @@ class FusedLayer:
         module, packed = self.module, self.packed
         multiplied = (module.self_attn.o_proj if packed is None else packed.out)(attended)
         multiplied = self._normed(multiplied, self.after_attention)
-        hidden, x = add_norm(self.ops, hidden, multiplied, self.before_mlp)
+        hidden, x = add_norm(self.ops, hidden, multiplied, self.before_mlp, self.residual)
         if packed is None or not packed.fuses_gates(x):
             return hidden, self._normed(module.mlp(x), self.after_mlp)
         gated = self.ops.swiglu if packed.gate == "silu" else self.ops.geglu
@@ -146,11 +155,41 @@ class FusedLayer:
         return x if norm is None else add_norm(self.ops, x, None, norm)[1]
 
 
+    def _normed_by_token(self, projected: torch.Tensor, of_query: RmsNorm, of_key: RmsNorm) -> torch.Tensor:
+        queries, keys = of_query.weight.numel(), of_key.weight.numel()
+        query, key, value = projected.tensor_split((queries, queries + keys), -1)
+        parts = ((query.contiguous(), of_query), (key.contiguous(), of_key))
+        return torch.cat([*[self._normed(part, norm) for part, norm in parts], value], -1)
+
+
 def add_norm(
-    ops: FusedOps, hidden: torch.Tensor, delta: torch.Tensor | None, norm: RmsNorm
+    ops: FusedOps, hidden: torch.Tensor, delta: torch.Tensor | None, norm: RmsNorm | None, delta_scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`FusedOps.add_norm` with a norm of the model."""
-    return ops.add_norm(hidden, delta, norm.weight, norm.eps)
+    """`FusedOps.add_norm` with a norm of the model; (the sum, the sum) without one."""
+    if norm is not None:
+        return ops.add_norm(hidden, delta, norm.weight, norm.eps, delta_scale)
+    total = hidden if delta is None else torch.add(hidden, delta, alpha=delta_scale)
+    return total, total
+
+
+def _inward(attention: Any) -> list[Any]:
+    """The modules that make queries, keys and values, in this order."""
+    if hasattr(attention, "qkv_proj"):
+        return [attention.qkv_proj]
+    return [attention.q_proj, attention.k_proj, attention.v_proj]
+
+
+def _norm_names(layer: Any) -> tuple[str, str, str, str]:
+    """Attributes of a layer's norms: before attention, before MLP, after attention, after MLP; empty for none."""
+    if hasattr(layer, "pre_feedforward_layernorm"):
+        return (
+            "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",
+        )  # fmt: skip
+    if hasattr(layer, "post_self_attn_layernorm"):  # GLM-4
+        return "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"
+    if not hasattr(layer, "input_layernorm"):
+        return "", "", "post_attention_layernorm", "post_feedforward_layernorm"
+    return "input_layernorm", "post_attention_layernorm", "", ""
 
 
 def qk_norms(attention: Any) -> QKNorms | None:

@@ -24,6 +24,7 @@ from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.shift import PlaceShift
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory.device import is_out_of_memory
+from desk_rag.model.memory.steps import in_steps
 
 Before = Callable[[int], None]
 """Called with each layer's index; returns when the chunks of that layer are in the cache."""
@@ -128,9 +129,17 @@ class FusedPass:
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """See `Pass`."""
-        before, self._before = self._before, None
-        logits = self._fused.run(torch.tensor([list(token_ids)]), start, before=before)[0]
-        self._cache.set_length(start + len(token_ids))
+        ids, count = torch.tensor([list(token_ids)]), len(token_ids)
+
+        def run(begin: int, end: int) -> torch.Tensor:
+            before = self._before if begin == 0 else None  # all chunks are placed by the first step
+            return self._fused.run(ids[:, begin:end], start + begin, before=before)[0]
+
+        try:
+            logits = in_steps(run, count, count, self._cache.device)
+        finally:
+            self._before = None
+        self._cache.set_length(start + count)
         return logits
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
@@ -176,8 +185,7 @@ class ModelRunner:
             ) from error
         self.slots = CacheTarget.of(tables, self.cache, shift)
         use_fused = model.device.type == "cuda" if fused is None else fused
-        whole_heads = all(2 * cos.shape[1] == model.spec.head_dim for cos in tables.cos)
-        fits = use_fused and whole_heads and families.supports(model)
+        fits = use_fused and families.supports(model)
         self.fused = self._build_fused(tables, graphs) if fits else None
         self.step = None if self.fused is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import gelu, rms_norm, silu
 
-from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.fused_inputs import Pairing, QKNorms, TokenSlots
 from desk_rag.kv.kernels.proof import gpu_index, proven
 
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -23,9 +23,14 @@ class FusedOps(Protocol):
     """Fused operations on contiguous tensors of one dtype (bf16, fp16 or fp32) and device; no call blocks."""
 
     def add_norm(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+        self,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        delta_scale: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (hidden + delta, its RMS norm times weight [E]) for [B, N, E].
+        """Return (hidden + delta * delta_scale, its RMS norm times weight [E]) for [B, N, E].
 
         Without delta, hidden itself is returned. The sum is rounded to its type first; the norm is computed in fp32 and
         rounded once. The weight may be fp32, as Gemma's is, to which 1 is added. (Zhang & Sennrich, arXiv:1910.07467)
@@ -63,10 +68,15 @@ class TorchOps:
     """The torch reference, on any device; x * cos is rounded before the other half is added."""
 
     def add_norm(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+        self,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        delta_scale: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `FusedOps`."""
-        total = hidden if delta is None else hidden + delta
+        total = hidden if delta is None else torch.add(hidden, delta, alpha=delta_scale)
         return total, _rms_norm(total, weight, eps)
 
     def rotate_scatter(
@@ -77,7 +87,7 @@ class TorchOps:
         key_slab: torch.Tensor,
         value_slab: torch.Tensor,
     ) -> torch.Tensor:
-        """See `FusedOps`; halves are swapped by rolling, their signs are in the sin table."""
+        """See `FusedOps`; signs are in the sin table. Partners that are halves of a head are swapped by rolling."""
         _, kv_heads, _, dim = key_slab.shape
         parts = projected.view(*projected.shape[:2], -1, dim)
         heads = parts.shape[2] - 2 * kv_heads
@@ -86,11 +96,16 @@ class TorchOps:
             query = _rms_norm(rotating[:, :, :heads], norms.query, norms.eps)
             key = _rms_norm(rotating[:, :, heads:], norms.key, norms.eps)
             rotating = torch.cat((query, key), 2)
-        swapped = rotating.roll(dim // 2, -1)
+        pairing = places.pairing
+        if pairing.interleaved or pairing.turned not in (0, dim):
+            swapped = rotating[..., pairing.partners(dim)]
+        else:
+            swapped = rotating.roll(dim // 2, -1)
         turned = torch.addcmul(rotating * places.cos[:, None], swapped, places.sin[:, None])
         for slab, written in ((key_slab, turned[:, :, heads:]), (value_slab, value)):
             _write(slab, places.slots, written)
-        return turned[:, :, :heads].transpose(1, 2)
+        query = turned[:, :, :heads]
+        return (query if pairing.query_scale == 1.0 else query * pairing.query_scale).transpose(1, 2)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `FusedOps`."""
@@ -165,11 +180,16 @@ def _results(ops: FusedOps, device: torch.device, dtype: torch.dtype) -> list[to
         for other in (delta, None) * 2
         for part in ops.add_norm(hidden, other, its, 1e-6)
     ]
+    results += [part for _ in range(2) for part in ops.add_norm(hidden, delta, weight, 1e-6, 0.22)]
     slots = torch.tensor([3, 1, 16, 8, 0], device=device)
-    places = TokenSlots(slots, random(count, dim), random(count, dim))
+    tables = random(count, dim), random(count, dim)
+    plain = TokenSlots(slots, *tables)
+    others = [Pairing(96), Pairing(interleaved=True), Pairing(64, interleaved=True, query_scale=0.7)]
     projected = random(batch, count, (heads + 2 * kv_heads) * dim)
     wide = QKNorms(random(dim).float() + 1, random(dim).float() + 1, 1e-6)
-    for norms in (None, QKNorms(random(dim), random(dim), 1e-6), wide) * 2:
+    cases = [(norms, plain) for norms in (None, QKNorms(random(dim), random(dim), 1e-6), wide)]
+    cases += [(norms, TokenSlots(slots, *tables, pairing)) for pairing in others for norms in (None, wide)]
+    for norms, places in cases * 2:
         slabs = [random(batch, kv_heads, capacity, dim) for _ in range(2)]
         results += [ops.rotate_scatter(projected, norms, places, slabs[0], slabs[1]), *slabs]
     results += [gated(random(batch, count, 2 * width)) for gated in (ops.swiglu, ops.geglu) for _ in range(2)]

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
-from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.fused_inputs import WHOLE_HEADS, Pairing, QKNorms, TokenSlots
 
 HEADS_AT_ONCE = 4
 """Heads of one token per program: enough to load 16 bytes per thread, few enough to fill a GPU with 128 tokens."""
@@ -31,7 +31,12 @@ class TritonOps:
     """See `fused_ops.FusedOps`; on a GPU, or on a CPU in Triton's interpreter."""
 
     def add_norm(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+        self,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        delta_scale: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `fused_ops.FusedOps`."""
         width = hidden.shape[-1]
@@ -40,7 +45,7 @@ class TritonOps:
         assert delta is None or (delta.shape == hidden.shape and delta.dtype == hidden.dtype and delta.is_contiguous())
         total = torch.empty_like(hidden) if added else hidden
         normed = torch.empty_like(hidden)
-        launch = _norm_launch(hidden.dtype, weight.dtype, width, added)
+        launch = _norm_launch(hidden.dtype, weight.dtype, width, added, delta_scale if added else 1.0)
         tensors = (hidden, hidden if delta is None else delta, weight, total, normed)
         launch((hidden.numel() // width, 1, 1), tensors, eps)
         return total, normed
@@ -70,7 +75,8 @@ class TritonOps:
         # Without norms something has to be passed that is not read.
         used = QKNorms(cos, cos, 0.0) if norms is None else norms
         types = (projected.dtype, used.query.dtype, used.key.dtype)
-        launch = _rotation_launch(types, heads, kv_heads, dim, norms is not None)
+        assert places.pairing.turned % 2 == 0 and places.pairing.turned <= dim
+        launch = _rotation_launch(types, heads, kv_heads, dim, norms is not None, places.pairing)
         launch(
             (count, blocks(heads, kv_heads), batch),
             (projected, query, key_slab, value_slab, used.query, used.key, cos, sin, slots), capacity, used.eps,
@@ -96,17 +102,19 @@ def _gated(gate_up: torch.Tensor, *, gelu: bool) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=256)
-def _norm_launch(dtype: torch.dtype, of_weight: torch.dtype, width: int, added: bool) -> CompiledLaunch:
+def _norm_launch(
+    dtype: torch.dtype, of_weight: torch.dtype, width: int, added: bool, delta_scale: float
+) -> CompiledLaunch:
     block = triton.next_power_of_2(width)
-    constants: dict[str, object] = {"WIDTH": width, "BLOCK": block, "ADDED": added}
+    constants: dict[str, object] = {"WIDTH": width, "BLOCK": block, "ADDED": added, "DELTA_SCALE": delta_scale}
     return CompiledLaunch(_add_norm, constants, {"num_warps": norm_warps(block)})
 
 
 @functools.lru_cache(maxsize=256)
 def _rotation_launch(
-    types: tuple[torch.dtype, ...], heads: int, kv_heads: int, dim: int, normed: bool
+    types: tuple[torch.dtype, ...], heads: int, kv_heads: int, dim: int, normed: bool, pairing: Pairing
 ) -> CompiledLaunch:
-    return CompiledLaunch(_rotate_scatter, rotation(heads, kv_heads, dim, normed), {"num_warps": ROTATE_WARPS})
+    return CompiledLaunch(_rotate_scatter, rotation(heads, kv_heads, dim, normed, pairing), {"num_warps": ROTATE_WARPS})
 
 
 @functools.lru_cache(maxsize=256)
@@ -124,18 +132,20 @@ def blocks(heads: int, kv_heads: int) -> int:
     return -(-heads // HEADS_AT_ONCE) - 2 * (-kv_heads // HEADS_AT_ONCE)
 
 
-def rotation(heads: int, kv_heads: int, dim: int, normed: bool) -> dict[str, object]:
+def rotation(heads: int, kv_heads: int, dim: int, normed: bool, pairing: Pairing = WHOLE_HEADS) -> dict[str, object]:
     """Constants the rotation is compiled for."""
     return {
         "HEADS": heads, "KV_HEADS": kv_heads, "DIM": dim, "HALF_PADDED": triton.next_power_of_2(dim // 2),
-        "AT_ONCE": HEADS_AT_ONCE, "NORMED": normed,
+        "AT_ONCE": HEADS_AT_ONCE, "NORMED": normed, "TURNED": pairing.turned or dim,
+        "INTERLEAVED": pairing.interleaved, "QUERY_SCALE": pairing.query_scale,
     }  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_norm(  # type: ignore[no-untyped-def]
-    hidden, delta, weight, total, normed, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr
-):
+    hidden, delta, weight, total, normed, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr,
+    DELTA_SCALE: tl.constexpr = 1.0,
+):  # fmt: skip
     """One row; grid (rows,)."""
     columns = tl.arange(0, BLOCK)
     inside = columns < WIDTH
@@ -143,7 +153,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     x = tl.load(hidden + offsets, mask=inside, other=0.0).to(tl.float32)
     if ADDED:
-        x += tl.load(delta + offsets, mask=inside, other=0.0).to(tl.float32)
+        x += tl.load(delta + offsets, mask=inside, other=0.0).to(tl.float32) * DELTA_SCALE
         rounded = x.to(total.dtype.element_ty)
         tl.store(total + offsets, rounded, mask=inside)
         x = rounded.to(tl.float32)
@@ -158,29 +168,45 @@ def _wide(source, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turned(source, norm, cos, sin, inside, eps, DIM: tl.constexpr, NORMED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both halves of some heads of one token, rotated. All but eps are [heads, pairs] and point to the first half.
+def _pairs(pairs, DIM: tl.constexpr, TURNED: tl.constexpr, INTERLEAVED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """First dimension of each pair, and how far behind it the second is; see `fused_inputs.Pairing`."""
+    HALF: tl.constexpr = DIM // 2
+    first = pairs
+    step = tl.full(pairs.shape, HALF, pairs.dtype)
+    if INTERLEAVED:
+        first = 2 * pairs
+        step = tl.full(pairs.shape, 1, pairs.dtype)
+    elif TURNED < DIM:
+        turns = pairs < TURNED // 2
+        first = tl.where(turns, pairs, pairs + TURNED // 2)
+        step = tl.where(turns, TURNED // 2, HALF - TURNED // 2)
+    return first, step
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _turned(source, norm, cos, sin, step, inside, eps, DIM: tl.constexpr, NORMED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both of each pair of some heads of one token, rotated. All but eps are [heads, pairs]; pointers are to the first.
 
     Tables are the same for all heads, and still read for each of them: they come from the nearest cache, while handing
     one copy around would take barriers.
     """
     kind = source.dtype.element_ty
-    HALF: tl.constexpr = DIM // 2
-    low, high = _wide(source, inside), _wide(source + HALF, inside)
-    low_cos, high_cos = _wide(cos, inside), _wide(cos + HALF, inside)
-    low_sin, high_sin = _wide(sin, inside), _wide(sin + HALF, inside)
+    low, high = _wide(source, inside), _wide(source + step, inside)
+    low_cos, high_cos = _wide(cos, inside), _wide(cos + step, inside)
+    low_sin, high_sin = _wide(sin, inside), _wide(sin + step, inside)
     if NORMED:
         factor = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / DIM + eps)[:, None]
         low = (low * factor * _wide(norm, inside)).to(kind).to(tl.float32)
-        high = (high * factor * _wide(norm + HALF, inside)).to(kind).to(tl.float32)
-    return (low * low_cos + high * low_sin).to(kind), (high * high_cos + low * high_sin).to(kind)
+        high = (high * factor * _wide(norm + step, inside)).to(kind).to(tl.float32)
+    return low * low_cos + high * low_sin, high * high_cos + low * high_sin
 
 
 @triton.jit(do_not_specialize=["capacity"])  # type: ignore[untyped-decorator]
 def _rotate_scatter(  # type: ignore[no-untyped-def]
     projected, query, keys, values, q_norm, k_norm, cos, sin, slots, capacity, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, HALF_PADDED: tl.constexpr,
-    AT_ONCE: tl.constexpr, NORMED: tl.constexpr,
+    AT_ONCE: tl.constexpr, NORMED: tl.constexpr, TURNED: tl.constexpr, INTERLEAVED: tl.constexpr,
+    QUERY_SCALE: tl.constexpr,
 ):  # fmt: skip
     """Some heads of one kind of one token; grid (tokens, blocks of heads, batch)."""
     HALF: tl.constexpr = DIM // 2
@@ -191,33 +217,36 @@ def _rotate_scatter(  # type: ignore[no-untyped-def]
     pairs = tl.broadcast_to(tl.arange(0, HALF_PADDED)[None, :], [AT_ONCE, HALF_PADDED])
     of_block = tl.arange(0, AT_ONCE)[:, None]
     projected += row * (HEADS + 2 * KV_HEADS) * DIM
-    cos += token * DIM + pairs
-    sin += token * DIM + pairs
+    first, step = _pairs(pairs, DIM, TURNED, INTERLEAVED)
+    cos += token * DIM + first
+    sin += token * DIM + first
     if block < QUERY_BLOCKS:
         head = block * AT_ONCE + of_block
         inside = (head < HEADS) & (pairs < HALF)
-        offsets = head * DIM + pairs
-        low, high = _turned(projected + offsets, q_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
+        offsets = head * DIM + first
+        low, high = _turned(projected + offsets, q_norm + first, cos, sin, step, inside, eps, DIM, NORMED)
         result = query + row * HEADS * DIM + offsets
+        low, high = (low * QUERY_SCALE).to(query.dtype.element_ty), (high * QUERY_SCALE).to(query.dtype.element_ty)
         tl.store(result, low, mask=inside)
-        tl.store(result + HALF, high, mask=inside)
+        tl.store(result + step, high, mask=inside)
     else:
         block -= QUERY_BLOCKS
         head = block % KEY_BLOCKS * AT_ONCE + of_block
         inside = (head < KV_HEADS) & (pairs < HALF)
-        offsets = head * DIM + pairs
+        offsets = head * DIM + first
         slot = tl.load(slots + token)
-        target = ((batch * KV_HEADS + head) * capacity + slot) * DIM + pairs
+        target = ((batch * KV_HEADS + head) * capacity + slot) * DIM + first
         if block < KEY_BLOCKS:
             source = projected + HEADS * DIM + offsets
-            low, high = _turned(source, k_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
+            low, high = _turned(source, k_norm + first, cos, sin, step, inside, eps, DIM, NORMED)
+            low, high = low.to(keys.dtype.element_ty), high.to(keys.dtype.element_ty)
             tl.store(keys + target, low, mask=inside)
-            tl.store(keys + target + HALF, high, mask=inside)
+            tl.store(keys + target + step, high, mask=inside)
         else:
             source = projected + (HEADS + KV_HEADS) * DIM + offsets
-            low, high = tl.load(source, mask=inside), tl.load(source + HALF, mask=inside)
+            low, high = tl.load(source, mask=inside), tl.load(source + step, mask=inside)
             tl.store(values + target, low, mask=inside)
-            tl.store(values + target + HALF, high, mask=inside)
+            tl.store(values + target + step, high, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

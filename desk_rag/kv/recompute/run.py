@@ -21,6 +21,7 @@ from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory.steps import in_steps, tokens_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,19 @@ def recompute(
     assert start + len(question_ids) <= tables.num_positions, "positions past the range the tables were built for"
     flat = flat_tokens(plan, chunk_token_ids)
     slots = [*selection.slots, *range(start, start + len(question_ids))]
-    tokens = [flat[slot - plan.prefix_tokens] for slot in selection.slots]
-    rows = QueryRows.of(model, slots)
-    logits = run_rows(model, ScatterCache(cache, rows), [*tokens, *question_ids], rows, decoder=decoder)
-    assert logits is not None
-    cache.set_length(rows.total)
-    return logits
+    tokens = [*(flat[slot - plan.prefix_tokens] for slot in selection.slots), *question_ids]
+
+    def run(begin: int, end: int) -> torch.Tensor | None:
+        rows = QueryRows.of(model, slots[begin:end])
+        last = end == len(slots)
+        return run_rows(model, ScatterCache(cache, rows), tokens[begin:end], rows, logits=last, decoder=decoder)
+
+    total = slots[-1] + 1
+    most = tokens_at_once(model, total - len(slots), len(slots))
+    result = in_steps(run, len(slots), most, model.device)
+    assert result is not None
+    cache.set_length(total)
+    return result
 
 
 def flat_tokens(plan: StitchPlan, chunk_token_ids: Sequence[Sequence[int]]) -> list[int]:

@@ -35,6 +35,9 @@ _CUDA_CONTEXT = 500_000_000
 _KEPT_SHARE, _MOST_KEPT = 0.25, 4 << 30
 _LARGE_TABLE_SHARE = 0.2
 """Share of the memory left beside the weights above which input embeddings are kept in RAM."""
+_SMALLEST_STEP, _STEP_MULTIPLE = 512, 64
+_STEP_SHARE = 0.8
+"""Share of free memory that a step of a prompt may take: allocators lose some between blocks."""
 
 CHARACTERS_PER_TOKEN = 4.0
 """Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
@@ -117,6 +120,8 @@ class MemoryPlan:
     """False if memory is too short for as many passages as the model could read."""
     lazy: bool
     """Passages stay in 8 bits and are widened while they are attended to."""
+    page_locked: int = 0
+    """Bytes of input embeddings that stay in page-locked RAM; not among the parts, which are in GPU memory."""
 
     @property
     def total(self) -> int:
@@ -153,6 +158,42 @@ def belongs_in_ram(table_bytes: int, left_bytes: int) -> bool:
     return table_bytes > _LARGE_TABLE_SHARE * left_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """Numbers of a model that decide how much memory a pass takes for each of its tokens."""
+
+    hidden: int
+    gates: int
+    """Gates of one token in the widest layer."""
+    heads: int
+    head_dim: int
+    bytes_per_number: int
+    keeps_scores: bool
+    """Attention writes out a score for each pair of tokens (soft caps, learned sinks)."""
+    writes_weights: bool
+    """Products of many rows write quantised weights out in 16 bits first."""
+
+    def bytes_per_token(self, slots: int) -> int:
+        """Bytes for one token that attends to `slots` tokens: hidden states, gates, queries, mask or scores."""
+        numbers = 6 * self.hidden + 3 * self.gates + 4 * self.heads * self.head_dim
+        pairs = self.heads * (4 + 2 * self.bytes_per_number) if self.keeps_scores else 1 + self.bytes_per_number
+        return self.bytes_per_number * numbers + pairs * slots
+
+    @property
+    def written_weights(self) -> int:
+        """Bytes of the largest weights that are written out."""
+        return 2 * 2 * self.hidden * max(self.gates, self.heads * self.head_dim) if self.writes_weights else 0
+
+
+def prefill_step(free_bytes: int, shape: PassShape, slots: int, count: int) -> int:
+    """Plan how many of `count` tokens a pass takes in this much memory, as the last of `slots`: all, or equal steps."""
+    room = _STEP_SHARE * (free_bytes - shape.written_weights)
+    most = max(_SMALLEST_STEP, int(room / shape.bytes_per_token(slots)))
+    steps = -(-count // most)
+    equal = -(-count // steps)
+    return min(count, max(_SMALLEST_STEP, -(-equal // _STEP_MULTIPLE) * _STEP_MULTIPLE))
+
+
 def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible: bool = True) -> MemoryPlan:
     """Plan one form of weights, in the steps that an engine takes: all passages, lazy attention, fewer passages."""
     most = min(_CONTEXT, max(_SMALLEST_CONTEXT, int(0.75 * sizes.window))) if sizes.window else _CONTEXT
@@ -163,7 +204,8 @@ def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible:
         steps.append((tokens, False))
     for tokens, lazy in steps:
         parts = _parts(sizes, quantization, device, tokens, lazy=lazy)
-        planned = MemoryPlan(quantization, device, parts, tokens, tokens == most, lazy)
+        in_ram = _table_in_ram(sizes, quantization, device)
+        planned = MemoryPlan(quantization, device, parts, tokens, tokens == most, lazy, in_ram)
         if planned.fits:
             return planned
     return planned
@@ -195,18 +237,21 @@ def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = 
 def _parts(sizes: ModelSizes, quantization: str, device: Device, tokens: int, *, lazy: bool) -> dict[str, int]:
     width = 2 if device.on_gpu else 4 if quantization != "none" else device.weight_bytes
     slab_tokens = _OTHERS if lazy else tokens + _OTHERS
-    weights = weight_bytes(sizes, quantization, device)
-    table = 2 * sizes.input_table_parameters
-    if device.on_gpu and belongs_in_ram(table, device.free_bytes - _CUDA_CONTEXT - weights):
-        weights -= table
     parts = {
-        "weights": weights,
+        "weights": weight_bytes(sizes, quantization, device) - _table_in_ram(sizes, quantization, device),
         "passages": width * slab_tokens * sizes.kv_bytes_per_token,
         "chunks being loaded": tokens * sizes.kv_bytes_per_token,
         "embedder and span scorer": _EMBEDDER,
         "work space": _WORK_SPACE,
     }
     return parts | {"CUDA": _CUDA_CONTEXT} if device.on_gpu else parts
+
+
+def _table_in_ram(sizes: ModelSizes, quantization: str, device: Device) -> int:
+    """Bytes of the input embeddings if they are kept in page-locked RAM, as `page_locked` decides when it loads."""
+    table = 2 * sizes.input_table_parameters
+    left = device.free_bytes - _CUDA_CONTEXT - weight_bytes(sizes, quantization, device)
+    return table if device.on_gpu and belongs_in_ram(table, left) else 0
 
 
 def cpu_has_bf16() -> bool:

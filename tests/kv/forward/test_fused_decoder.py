@@ -28,7 +28,8 @@ from tests.models import DEVICE, FAMILIES, Family, build_model, on_device
 
 BY_NAME = {family.name: family for family in FAMILIES}
 PLAIN = ["llama", "llama-llama3", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral"]
-SERVED = [*PLAIN, "mistral-sliding", "gemma3", "smollm3"]
+VARIED = ["phi3", "phi3-partial", "phi3-longrope", "granite", "glm", "glm4", "ernie4_5", "helium", "gemma", "seed-oss"]
+SERVED = [*PLAIN, "mistral-sliding", "gemma3", "smollm3", *VARIED, "olmo2", "olmo3", "exaone4"]
 
 
 def ids(count: int, batch: int = 1, seed: int = 3) -> torch.Tensor:
@@ -332,12 +333,13 @@ def test_projections_are_moved_once_and_still_belong_to_their_modules() -> None:
 
 def test_models_are_told_apart_by_what_their_layers_do() -> None:
     assert is_plain(build_model(BY_NAME["qwen3"])) and supports(build_model(BY_NAME["qwen3"]))
-    for name in ("mistral-sliding", "gemma3", "smollm3"):
+    for name in ("mistral-sliding", "gemma3", "smollm3", *VARIED, "olmo2"):
         model = build_model(BY_NAME[name])
         assert supports(model) and not is_plain(model), "the passes for layers that are all alike"
     sliding = windows(build_model(BY_NAME["gemma3"]))
     assert any(sliding) and not all(sliding)
     assert not supports(build_model(BY_NAME["gemma2"])), "soft-capped scores"
+    assert not any(supports(build_model(BY_NAME[name])) for name in ("cohere", "stablelm", "qwen3-moe", "hunyuan"))
 
 
 @pytest.mark.parametrize("name", ["mistral-sliding", "gemma3"])

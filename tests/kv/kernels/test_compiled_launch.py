@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 from desk_rag.kv.kernels import fused_ops_triton, sparse_queries_triton
 from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike
+from desk_rag.kv.kernels.fused_inputs import Pairing
 
 
 class Kernel:
@@ -85,8 +86,8 @@ def test_strides_that_are_compiled_in() -> None:
 def test_constants_are_told_in_the_kernels_order() -> None:
     """The compiled form takes everything by its place."""
     launches = [
-        fused_ops_triton._norm_launch(torch.float16, torch.float16, 96, True),
-        fused_ops_triton._rotation_launch((torch.float16,) * 3, 4, 2, 32, False),
+        fused_ops_triton._norm_launch(torch.float16, torch.float16, 96, True, 0.5),
+        fused_ops_triton._rotation_launch((torch.float16,) * 3, 4, 2, 32, False, Pairing(16)),
         fused_ops_triton._gated_launch(torch.float16, 96, False),
         sparse_queries_triton._launch((2, 4, 32, 64, 32), torch.float16, True, 4, 2),
     ]

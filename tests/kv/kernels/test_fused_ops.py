@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,10 +16,10 @@ pytest.importorskip("triton")
 
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
-from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.fused_inputs import Pairing, QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, TorchOps, agrees, fused_ops_for
 from desk_rag.kv.kernels.fused_ops_triton import TritonOps
-from desk_rag.kv.rope import build_tables
+from desk_rag.kv.rope import build_tables, rotate
 from tests.models import DEVICE, FAMILIES, build_model, on_device
 
 UNTOUCHED = 777.0
@@ -112,6 +113,42 @@ def test_queries_turn_and_keys_and_values_find_their_slots(
     assert torch.equal(values, expected[2]), "values are copied"
 
 
+PAIRINGS = [Pairing(48), Pairing(64), Pairing(interleaved=True), Pairing(32, interleaved=True, query_scale=0.3)]
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+@pytest.mark.parametrize("pairing", PAIRINGS, ids=str)
+@pytest.mark.parametrize("ops", [TorchOps(), TritonOps()], ids=["torch", "triton"])
+def test_parts_of_heads_and_neighbours_turn_as_chunk_keys_do(ops: FusedOps, pairing: Pairing, normed: bool) -> None:
+    count, heads, kv_heads, dim = 3, 5, 2, 64
+    angle = torch.rand(count, (pairing.turned or dim) // 2, generator=torch.Generator().manual_seed(9)) * 6
+    cos, sin = angle.cos().to(DEVICE), angle.sin().to(DEVICE)
+    slots = torch.tensor([4, 0, 11], device=DEVICE)
+    norms = QKNorms(*(random(dim, dtype=torch.float32, seed=seed) for seed in (3, 4)), 1e-2) if normed else None
+    projected = random(1, count, (heads + 2 * kv_heads) * dim, dtype=torch.float32)
+    slabs = [torch.full((1, kv_heads, CAPACITY, dim), UNTOUCHED, device=DEVICE) for _ in range(2)]
+    places = TokenSlots(slots, *pairing.table(cos, sin, dim), pairing)
+    query = ops.rotate_scatter(projected, norms, places, slabs[0], slabs[1])
+    parts = list(projected.view(1, count, -1, dim).transpose(1, 2).split((heads, kv_heads, kv_heads), 1))
+    if norms is not None:
+        parts[:2] = [rms_norm(part, (dim,), by, 1e-2) for part, by in ((parts[0], norms.query), (parts[1], norms.key))]
+    turned = [rotate(part, cos, sin, interleaved=pairing.interleaved) for part in parts[:2]]
+    close(query, turned[0] * pairing.query_scale)
+    close(slabs[0][:, :, slots], turned[1])
+    assert torch.equal(slabs[1][:, :, slots], parts[2])
+    if pairing.turned:
+        assert torch.equal(turned[1][..., pairing.turned :], parts[1][..., pairing.turned :]), "the rest stands still"
+
+
+def test_what_is_added_is_scaled_first() -> None:
+    hidden, delta = random(2, 3, 96, dtype=torch.float32), random(2, 3, 96, dtype=torch.float32, seed=1)
+    weight = random(96, dtype=torch.float32, seed=2)
+    for ops in (TorchOps(), TritonOps()):
+        total, normed = ops.add_norm(hidden, delta, weight, 1e-2, 0.22)
+        close(total, hidden + 0.22 * delta)
+        close(normed, rms_norm(hidden + 0.22 * delta, (96,), weight, 1e-2))
+
+
 def test_one_rotation_is_what_its_angle_says() -> None:
     """Without the reference: a pair (1, 0) turned by a right angle is (0, 1)."""
     cos, sin = torch.zeros(1, 64, device=DEVICE), torch.ones(1, 64, device=DEVICE)
@@ -185,9 +222,15 @@ class Broken(TorchOps):
         self._fault = fault
 
     def add_norm(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+        self,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        delta_scale: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        total, normed = super().add_norm(hidden, delta, weight, eps)
+        scale = 1.0 if self._fault == "scale" else delta_scale
+        total, normed = super().add_norm(hidden, delta, weight, eps, scale)
         return (hidden if self._fault == "sum" else total), (total if self._fault == "norm" else normed)
 
     def rotate_scatter(
@@ -201,9 +244,15 @@ class Broken(TorchOps):
         if self._fault == "head norms":
             norms = None
         if self._fault == "sine":
-            places = TokenSlots(places.slots, places.cos, -places.sin)
+            places = replace(places, sin=-places.sin)
         if self._fault == "slots":
-            places = TokenSlots(places.slots.flip(0), places.cos, places.sin)
+            places = replace(places, slots=places.slots.flip(0))
+        if self._fault == "pairs":
+            places = replace(places, pairing=replace(places.pairing, interleaved=False))
+        if self._fault == "part of a head":
+            places = replace(places, pairing=replace(places.pairing, turned=0))
+        if self._fault == "query scale":
+            places = replace(places, pairing=replace(places.pairing, query_scale=1.0))
         query = super().rotate_scatter(projected, norms, places, key_slab, value_slab)
         if self._fault == "another slot":
             value_slab[-1, -1, 2] = 0
@@ -217,7 +266,8 @@ class Broken(TorchOps):
 @DTYPES
 def test_the_proof_tells_right_from_wrong(dtype: torch.dtype) -> None:
     assert agrees(TritonOps(), DEVICE, dtype)
-    for fault in ("sum", "norm", "head norms", "sine", "slots", "another slot", "no number", "gate"):
+    faults = ["sum", "scale", "norm", "head norms", "sine", "slots", "another slot", "no number", "gate"]
+    for fault in (*faults, "pairs", "part of a head", "query scale"):
         assert not agrees(Broken(fault), DEVICE, dtype), fault
     assert agrees(Broken("none"), DEVICE, dtype)
 
@@ -227,7 +277,7 @@ def test_without_a_gpu_the_reference_is_used() -> None:
     assert isinstance(fused_ops_for(torch.device("cuda", 0), torch.float64), TorchOps)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3-partial", "granite", "glm4", "olmo2"])
 def test_a_pass_with_the_kernels_has_the_models_own_logits(name: str) -> None:
     model = on_device(build_model(next(family for family in FAMILIES if family.name == name)))
     prompt = torch.randint(5, 200, (1, 40), generator=torch.Generator().manual_seed(3)).to(DEVICE)

@@ -7,6 +7,8 @@ import torch
 
 from desk_rag.bench.models import shapes
 from desk_rag.bench.models.shapes import sizes_of
+from desk_rag.cli.models import described
+from desk_rag.cli.output import size
 from desk_rag.config import ModelSettings
 from desk_rag.model.library.fit import Machine
 from desk_rag.model.library.installed import Shape
@@ -67,7 +69,10 @@ def test_a_large_table_of_input_embeddings_stays_in_ram_where_gpu_memory_is_shor
     assert table == 2 * 3584 * 152_064
     whole = weight_bytes(model, "nf4", gpu(24))
     assert plan(model, "nf4", gpu(24)).parts["weights"] == whole
-    assert plan(model, "nf4", gpu(7.5)).parts["weights"] == whole - table
+    in_ram = plan(model, "nf4", gpu(7.5))
+    assert in_ram.parts["weights"] == whole - table and in_ram.page_locked == table
+    assert f"input embeddings in page-locked RAM {size(table)}" in described(in_ram)
+    assert plan(model, "nf4", gpu(24)).page_locked == 0 and "page-locked" not in described(plan(model, "nf4", gpu(24)))
     assert plan(model, "nf4", gpu(6)).fits
     assert plan(model, "none", Device("memory", 16 * GIB, 2, on_gpu=False)).parts["weights"] == 2 * model.parameters
     tied = sizes_of("llama-3.2-3b")

@@ -132,7 +132,7 @@ def _auxiliary(settings: Settings) -> list[Finding]:
 
 def _checked(settings: ModelSettings, answers: AnswerSettings | None = None) -> str:
     """Run all checks that precede loading a model; return its name, size, directory and what `answers` read."""
-    from desk_rag.model.weights import resolve, weight_files
+    from desk_rag.model.weights import in_ollama, resolve, weight_files
 
     directory, remark = resolve(settings.name, allow_download=False), ""
     if settings.name != "embedded":
@@ -145,6 +145,8 @@ def _checked(settings: ModelSettings, answers: AnswerSettings | None = None) -> 
         prompt = directory_check.check_prompt(directory, settings, config)
         remark = "" if answers is None else f"; {passages_read(answers, prompt, support.max_context, settings.name)}"
         remark += f"; {prompt.reasoning.notice}" if prompt.reasoning.notice else ""
+        if (model := in_ollama(settings.name)) is not None and model.unused:
+            remark += f". {model.unused.removesuffix('.')}"
     total = sum(file.stat().st_size for file in weight_files(directory))
     return f"{settings.name}, {out.size(total)} in {shown_path(directory)}{remark}"
 

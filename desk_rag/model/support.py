@@ -18,7 +18,10 @@ from desk_rag.errors import UnsupportedModel
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _RECURRENT = frozenset({"linear_attention", "mamba", "hybrid", "recurrent", "conv", "lightning_attention"})
-_RECURRENT_FIELDS = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "conv_L_cache", "linear_num_key_heads")
+_RECURRENT_FIELDS = (
+    *("ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "conv_L_cache", "linear_num_key_heads"),
+    *("rescale_every", "chunkwise_kernel"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,10 +132,11 @@ def _auxiliary(settings: Settings) -> list[Finding]:
 
 def _checked(settings: ModelSettings, answers: AnswerSettings | None = None) -> str:
     """Run all checks that precede loading a model; return its name, size, directory and what `answers` read."""
-    from desk_rag.model.weights import resolve, weight_files
+    from desk_rag.model.weights import in_ollama, resolve, weight_files
 
     directory, remark = resolve(settings.name, allow_download=False), ""
     if settings.name != "embedded":
+        from desk_rag.answering.context import passage_limit
         from desk_rag.cli.checks.passages import passages_read
         from desk_rag.model import directory_check
         from desk_rag.model.loading import quiet_libraries
@@ -143,8 +144,12 @@ def _checked(settings: ModelSettings, answers: AnswerSettings | None = None) -> 
         quiet_libraries()
         config, support = directory_check.check(directory, settings)
         prompt = directory_check.check_prompt(directory, settings, config)
-        remark = "" if answers is None else f"; {passages_read(answers, prompt, support.max_context, settings.name)}"
+        if answers is not None:
+            passage_limit(answers, prompt, support.max_context, settings.name)  # raises as an answer would
+            remark = f"; {passages_read(answers, prompt, support.max_context, settings.name)}"
         remark += f"; {prompt.reasoning.notice}" if prompt.reasoning.notice else ""
+        if (model := in_ollama(settings.name)) is not None and model.unused:
+            remark += f". {model.unused.removesuffix('.')}"
     total = sum(file.stat().st_size for file in weight_files(directory))
     return f"{settings.name}, {out.size(total)} in {shown_path(directory)}{remark}"
 

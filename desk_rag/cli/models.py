@@ -76,7 +76,7 @@ def _list(settings: Settings, task: Task) -> int:
         mark = "*" if model.name == settings.model.name else " "
         shape = model.shape
         cache = f"{shape.kv_bytes_per_token / 1024:.1f} KiB per token" if shape else ""
-        facts = [out.size(model.size), model.form, cache, model.license]
+        facts = [out.size(model.size) if model.size else "", model.form, cache, model.license]
         lines.append(
             f"{mark} {clean(model.name)}  [{model.source}]  {clean(', '.join(fact for fact in facts if fact))}"
         )
@@ -304,7 +304,8 @@ def _download(settings: Settings, task: Task) -> int:
 
 def _as_json(model: Installed) -> dict[str, object]:
     fields = asdict(model)
-    return {**fields, "path": str(model.path), "kv_bytes_per_token": model.shape and model.shape.kv_bytes_per_token}
+    path = None if model.path is None else str(model.path)
+    return {**fields, "path": path, "kv_bytes_per_token": model.shape and model.shape.kv_bytes_per_token}
 
 
 def _fit_as_json(each: Fit) -> dict[str, object]:

@@ -22,6 +22,7 @@ from desk_rag.model.checkpoint import tensors as checkpoint_tensors
 from desk_rag.model.gguf import config as gguf_config
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import Header, read_header
+from desk_rag.model.layers import attention_layout, text_part
 from desk_rag.model.library import ollama
 from desk_rag.model.on_cpu import placing
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -48,12 +49,15 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
     tensors = files.tensors(directory)
     checkpoint_tensors.check_layer_count(directory, model_support.text_config(config).num_hidden_layers, tensors)
-    if getattr(config, "quantization_config", None):
-        quantized.check(directory, config.quantization_config)
-    else:
-        with model_errors(directory, settings):
-            checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
-            _check_form(config, settings)
+    own = getattr(config, "quantization_config", None)
+    if own:
+        quantized.check(directory, own)
+    with model_errors(directory, settings):
+        module = _without_weights(config)
+        if not own:
+            checkpoint_tensors.compare(directory, module, tensors)
+            _check_form(module, settings)
+        attention_layout.check_build(text_part.text_part(module), str(config.model_type))
     return config, support
 
 
@@ -70,18 +74,19 @@ def check_gguf(header: Header, settings: ModelSettings) -> tuple[Any, model_supp
     except Exception as error:  # what a number out of order provokes in transformers is not for us to foresee
         raise ModelError(f"{header.file} cannot be used: {_first_line(error)}", remedy="Download it again.") from error
     support = model_support.check(config)
-    with model_errors(header.file, settings), torch.device("meta"):
-        gguf_weights.check_tensors(header, _build(config))
-        _check_form(config, settings)
+    with model_errors(header.file, settings):
+        module = _without_weights(config)
+        gguf_weights.check_tensors(header, module)
+        _check_form(module, settings)
+        attention_layout.check_build(text_part.text_part(module), str(config.model_type))
     return config, support
 
 
-def _check_form(config: Any, settings: ModelSettings) -> None:
+def _check_form(module: Any, settings: ModelSettings) -> None:
     """Raise UnsupportedModel if few bits on a CPU are wanted, and the model has no such form."""
     on_cpu = settings.device == "cpu" or not torch.cuda.is_available()
     if on_cpu and settings.quantization != "none":
-        with torch.device("meta"):
-            placing.check_matrices(_build(config), settings.quantization)
+        placing.check_matrices(module, settings.quantization)
 
 
 def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quotes: bool = False) -> PromptFormat:
@@ -111,8 +116,9 @@ def _read_config(directory: Path) -> Any:
     return config
 
 
-def _build(config: Any) -> Any:
-    with no_init():
+def _without_weights(config: Any) -> Any:
+    """The model of a configuration on the meta device."""
+    with no_init(), torch.device("meta"):
         return model_support.model_class(config)._from_config(config)
 
 

@@ -18,7 +18,10 @@ from desk_rag.errors import UnsupportedModel
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _RECURRENT = frozenset({"linear_attention", "mamba", "hybrid", "recurrent", "conv", "lightning_attention"})
-_RECURRENT_FIELDS = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "conv_L_cache", "linear_num_key_heads")
+_RECURRENT_FIELDS = (
+    *("ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "conv_L_cache", "linear_num_key_heads"),
+    *("rescale_every", "chunkwise_kernel"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def model_class(config: Any) -> Any:
             chosen = auto._model_mapping[type(config)]
             return chosen[0] if isinstance(chosen, tuple) else chosen
     raise UnsupportedModel(
-        f"Models of type '{config.model_type}' are not supported: they do not write text.",
+        f"Type '{config.model_type}' is not supported: transformers has no class of it that writes text.",
         remedy="Take a model that was trained to chat. The embedded reader is the default.",
     )
 
@@ -99,7 +102,7 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
     """The rotary parameter sets in force; Gemma 3 keeps one per layer type."""
     parameters = getattr(config, "rope_parameters", None)
     if not parameters:
-        raise UnsupportedModel(f"'{config.model_type}' names no RoPE parameters, so its keys carry no rotary position.")
+        raise UnsupportedModel(f"'{config.model_type}' names no RoPE parameters, by which its keys could be moved.")
     if "rope_type" in parameters:
         return [dict(parameters)]
     used = set(getattr(config, "layer_types", None) or parameters)

@@ -55,8 +55,8 @@ def resolve(name: str, *, allow_download: bool) -> Path:
         if path.exists():
             raise ModelNotFound(f"{path} is no GGUF file, in spite of its name.", remedy="Download it again.")
         raise ModelNotFound(f"There is no file {path}.", remedy="`desk-rag models list` shows what is on this machine.")
-    if name.startswith(ollama.PREFIX) or (_OLLAMA_NAME.fullmatch(name) and not path.exists()):
-        return ollama.find(name.removeprefix(ollama.PREFIX)).file
+    if (model := in_ollama(name)) is not None:
+        return model.file
     if path.exists() or not _HUB_NAME.fullmatch(name):
         alike = _alike(name)
         raise ModelNotFound(
@@ -67,10 +67,17 @@ def resolve(name: str, *, allow_download: bool) -> Path:
     return checked(from_hub(name, allow_download=allow_download))
 
 
+def in_ollama(name: str) -> ollama.OllamaModel | None:
+    """The model that a name of Ollama's stands for; None for other names. Raises as `ollama.find`."""
+    if name.startswith(ollama.PREFIX) or (_OLLAMA_NAME.fullmatch(name) and not Path(name).expanduser().exists()):
+        return ollama.find(name.removeprefix(ollama.PREFIX))
+    return None
+
+
 def _alike(name: str) -> list[str]:
     """Names of up to three models in Ollama's, LM Studio's and the hub's folders that hold `name`."""
     wanted = name.casefold()
-    known = [model.name for model in ollama.models()]
+    known = [model.name for model in ollama.models() if isinstance(model, ollama.OllamaModel)]
     known += [each for each, _ in (*lm_studio.models(), *in_hub())]
     return [each for each in known if wanted in each.casefold()][:3]
 

@@ -170,6 +170,7 @@ def _check_dense(module_dir: Path) -> None:
 
 def _check_tensors(directory: Path) -> None:
     """Raise ModelError if a transformer's configuration is invalid or contradicts its weights."""
+    import torch
     from transformers import AutoConfig, AutoModel
 
     from desk_rag.model.checkpoint import tensors as checkpoint_tensors
@@ -182,13 +183,9 @@ def _check_tensors(directory: Path) -> None:
         tensors = files.tensors(directory)
         layers = getattr(config, "num_hidden_layers", 0)
         checkpoint_tensors.check_layer_count(directory, layers, tensors)
-        checkpoint_tensors.compare(
-            directory,
-            lambda: AutoModel.from_config(config, trust_remote_code=False),
-            tensors,
-            may_lack=_POOLER,
-            may_add=_is_head,
-        )
+        with torch.device("meta"):
+            module = AutoModel.from_config(config, trust_remote_code=False)
+        checkpoint_tensors.compare(directory, module, tensors, may_lack=_POOLER, may_add=_is_head)
     except ModelError:
         raise
     except Exception as error:  # transformers may raise anything for a field of the wrong type

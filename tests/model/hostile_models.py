@@ -392,6 +392,8 @@ _hostile("hidden-wrong", "do not match its config.json")(_config(hidden_size=64)
 _hostile("hidden-large-and-wrong", "do not match its config.json")(
     _config(hidden_size=65_536, intermediate_size=131_072)
 )
+_hostile("window-zero", "sliding_window is 0")(_config(sliding_window=0, use_sliding_window=True))
+_hostile("widths-by-layer", r"intermediate_size is \[48, 0\]")(_config(intermediate_size=[48, 0]))
 _hostile("vocabulary-huge", "vocab_size is")(_config(vocab_size=10**12))
 _hostile("vocabulary-large-and-wrong", "do not match its config.json")(_config(vocab_size=8_000_000))
 _hostile("positions-huge", "max_position_embeddings is")(_config(max_position_embeddings=10**15))
@@ -418,6 +420,17 @@ _hostile("compressed-tensors", "needs the package compressed-tensors|cannot be u
 _hostile("quantised-some-way", "which desk-rag does not load")(_config(quantization_config={"quant_method": "eetq"}))
 _hostile("quantised-no-method", "names no quant_method")(_config(quantization_config={"bits": 4}))
 _hostile("mlx", "MLX's form")(_config(quantization={"group_size": 64, "bits": 4}))
+
+
+@_hostile("form-of-its-own", "not built as a stack of layers")
+def _(place: Path, executed: Path) -> None:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    (place / "model.safetensors").unlink()
+    config = GPTNeoXConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    GPTNeoXForCausalLM(config).save_pretrained(place)
 
 
 @_hostile("config-nested", "nested more than")

@@ -101,6 +101,25 @@ def test_tied_embeddings_need_no_head(tmp_path: Path) -> None:
         assert module.lm_head.weight.equal(tensors["model.embed_tokens.weight"])
 
 
+def test_a_window_of_0_that_is_switched_off_is_none(tmp_path: Path) -> None:
+    """transformers makes it of the window that Qwen2-MoE's configurations name and do not use."""
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    place = copied(tmp_path, plain_model())
+    fields = json.loads((place / "config.json").read_text())
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    config = Qwen2MoeConfig(
+        **{name: fields[name] for name in sizes}, num_hidden_layers=2, use_sliding_window=False, sliding_window=4096,
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    )  # fmt: skip
+    (place / "model.safetensors").unlink()
+    Qwen2MoeForCausalLM(config).save_pretrained(place)
+    saved = json.loads((place / "config.json").read_text())
+    for window in (0, 4096):
+        (place / "config.json").write_text(json.dumps(saved | {"sliding_window": window}))
+        assert load_model(ModelSettings(device="cpu", name=str(place))).spec.num_layers == 2
+
+
 def test_links_within_the_hub_cache_are_followed(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0123", tmp_path / "models--a--b" / "blobs"
     snapshot.mkdir(parents=True)

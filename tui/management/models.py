@@ -194,6 +194,7 @@ def _row(each: Fit, machine: Machine, in_use: str) -> ModelRow:
     if speed := speeds.get(each.quantization or "none", max(speeds.values(), default=0.0)):
         facts.append(f"about {speed:g} tokens per second")
     facts += [f"licence: {model.license}"] if model.license else []
+    facts += [model.remark] if model.remark else []
     return ModelRow(
         model.name,
         model.source,

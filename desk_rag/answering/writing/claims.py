@@ -10,6 +10,19 @@ MARKER = re.compile(
     re.IGNORECASE,
 )
 """A citation as models write it: [2], [1, 3], [1-3], [^2], [Document 2], 【2†source】; no link."""
+_CITED_LINK = re.compile(r"\[(\[\^?\d{1,3}\])\]\([^)\n]*\)")
+"""[[2]](https://…), a citation with an address of the model's own."""
+_DOCUMENT = (
+    r"(?:the )?(?:documents?|docs?\.?|sources?|passages?|excerpts?|dokument\w*|quellen?|passagen?|auszug|fuente|fonte|"
+    r"documento|extrait|passage|bron|källa|kilde)\s*#?(\d{1,3}(?:\s*(?:,|and|und|et|y|e|en|och|og)\s*\d{1,3})*)"
+)
+_IN_BRACKETS = re.compile(rf"[ \t]*\((?:see |siehe |voir )?{_DOCUMENT}\)", re.IGNORECASE)
+_ACCORDING_TO = re.compile(
+    r"\b(?:according to|as (?:stated|mentioned|described|noted|shown) in|as per|per|laut|gemäß|nach|selon|d['’]après|"
+    rf"según|secondo|volgens|segundo|enligt|ifølge|według) {_DOCUMENT}\b[,:]?\s*",
+    re.IGNORECASE,
+)
+"""A document that a sentence names by its number; the passages say nothing of numbers."""
 _NUMBER = re.compile(r"\d{1,3}")
 _RANGE = re.compile(r"(\d{1,3})\s*[–-]\s*(\d{1,3})")
 _CODE_SPAN = re.compile(r"(`+[^`]*`+)")
@@ -38,9 +51,20 @@ def without_markers(text: str) -> tuple[str, tuple[int, ...]]:
         cited.extend(int(number) for number in _NUMBER.findall(inside))
         return ""
 
-    parts = _CODE_SPAN.split(text)
-    plain = "".join(part if part.startswith("`") else MARKER.sub(take, part) for part in parts)
-    return plain, tuple(dict.fromkeys(cited))
+    def plain(part: str) -> str:
+        if part.startswith("`"):
+            return part
+        part = MARKER.sub(take, _CITED_LINK.sub(r"\1", part))
+        for words in (_IN_BRACKETS, _ACCORDING_TO):
+            cited.extend(int(number) for named in words.finditer(part) for number in _NUMBER.findall(named[1]))
+        return _IN_BRACKETS.sub("", part)
+
+    return "".join(plain(part) for part in _CODE_SPAN.split(text)), tuple(dict.fromkeys(cited))
+
+
+def without_references(words: str) -> str:
+    """A sentence without 'According to document 2,', of which the passages say nothing."""
+    return _ACCORDING_TO.sub("", words).strip() or words
 
 
 def plain_words(text: str) -> str:
@@ -55,6 +79,11 @@ def is_table_row(line: str) -> bool:
     """True if a line is a row of a table."""
     stripped = line.strip()
     return stripped.startswith("|") and stripped.count("|") > 1
+
+
+def is_delimiter_row(line: str) -> bool:
+    """True for the rule below a table's header."""
+    return _DELIMITER_ROW.match(line) is not None
 
 
 def is_claim(text: str) -> bool:

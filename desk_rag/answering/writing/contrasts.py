@@ -21,6 +21,8 @@ _NEGATION = re.compile(
     r"aldrig|utan|ikke|uden|nie|żaden|bez)\b|n['’]t\b",
     re.IGNORECASE,
 )
+_ANSWER_WORD = re.compile(r"^\W*(?:no|nein|non|nee|não|nej|nie)\s*[,.:;–—-]\s*", re.IGNORECASE)
+"""'No, …': it answers the question and negates nothing in its own sentence."""
 _NO_NEGATION = re.compile(
     r"\b(?:no (?:more|less|later|earlier|fewer) than|not (?:only|just|more than|less than|until)|"
     r"nicht nur|nicht mehr als|"
@@ -133,6 +135,7 @@ def contradicts(claim: str, core: str, passage: str, parts: Sequence[str] = ()) 
     word with it, and a word may be reversed in any that is about the same things; a claim that is not negated only
     answers for its own part.
     """
+    claim = _ANSWER_WORD.sub("", claim)
     if _is_negated(claim):
         stems = content_stems(claim)
         near = [part for part in parts if stems & content_stems(part)] or [passage]

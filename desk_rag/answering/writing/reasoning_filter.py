@@ -79,7 +79,7 @@ class ReasoningFilter:
             self._inside = opened
             return self._clean(text)
         closed = next((each for each in self._known if each.closing in self._pending), None)
-        if closed is not None and (self._known is not MARKS or not self._answered):
+        if closed is not None and (self._known is not MARKS or not self._answered or closed.closing.startswith("</")):
             text, _, self._pending = self._pending.partition(closed.closing)
             self._pending = self._pending.lstrip()
             if self._answered:

@@ -39,6 +39,8 @@ _PATTERNS = (
     r"n['’]t)\b",
     r"^(?:insufficient information|not (?:found|stated|mentioned|specified)|unknown|n/?a|no answer(?: found)?|"
     r"no information(?: found| available)?)\W*$",
+    r"\b(?:i|we)(?: cannot| can['’]t| am unable to|['’]m unable to) (?:assist|help) with (?:that|this)\b",
+    r"\boutside of? what i (?:can|was|have)\b",
     # German
     r"\b(?:dokument\w*|text\w*|quelle\w*|unterlage\w*|passage\w*|auszüge\w*|kontext\w*|datei\w*|information\w*)\b"
     r"[^.!?\n]{0,60}\b(?:nicht|kein\w*|nichts|nirgends)\b[^.!?\n]{0,60}(?:erwähn\w*|enthalten|genannt|"
@@ -51,6 +53,9 @@ _PATTERNS = (
     r"\bes (?:gibt|gab|liegen?|finde[nt]\w*) (?:sich )?(?:hier |dort |dazu |darin )?(?:keine?\w*|keinerlei) "
     r"(?:\w+\s+)?(?:information\w*|angaben?|"
     r"hinweis\w*|erwähnung\w*|daten|antwort)",
+    r"\bliegen (?:mir |uns |hier |dazu |leider )*keine(?:rlei)? (?:\w+\s+)?(?:information\w*|angaben|daten|hinweise)",
+    r"\b(?:weiß ich|ich weiß)(?: es| das)?(?: leider)? nicht\b",
+    r"\bfinde ich (?:dazu |hierzu |darüber |leider |hier )*nichts\b",
     # French
     r"\b(?:documents?|textes?|sources?|passages?|extraits?|contexte|fichiers?|"
     r"informations?)\b[^.!?\n]{0,50}\bn(?:e |['’])"
@@ -71,6 +76,7 @@ _PATTERNS = (
     r"(?:encontr\w*|respond\w*|determin\w*|información|menci\w*|datos|respuesta|documentos|textos)",
     r"\bno (?:se )?(?:menciona|especifica|indica|encuentra|aparece|figura)\w*\b[^.!?\n]{0,50}\b(?:documentos?|"
     r"textos?|fuentes?|pasajes?|contexto)",
+    r"\bno lo sé\b",
     # Italian
     r"\b(?:documenti?|testi?|testo|fonti|passaggi|brani|contesto|file|"
     r"informazioni)\b[^.!?\n]{0,40}\bnon\s+(?:\w+\s+){0,2}"
@@ -78,6 +84,7 @@ _PATTERNS = (
     r"\bnon (?:ho|sono|posso|riesco|è|c['’]è|ci sono|dispongo|so|trovo)\b[^.!?\n]{0,60}(?:trov\w*|rispond\w*|"
     r"determin\w*|"
     r"informazion\w*|menzion\w*|risposta|indicazion\w*)",
+    r"\bnon lo so\b",
     # Dutch
     r"\b(?:documenten|document|teksten|tekst|bronnen|passages?|context|bestanden|"
     r"informatie)\b[^.!?\n]{0,50}\b(?:niet|geen|"
@@ -87,6 +94,7 @@ _PATTERNS = (
     r"\ber (?:is|staat|zijn|wordt) (?:geen|niets) (?:\w+\s+)?(?:informatie|vermelding|antwoord|gegevens|over)\b",
     r"\b(?:niet|niets|geen)\b[^.!?\n]{0,50}\bin de (?:\w+\s+)?(?:documenten|teksten|bronnen|passages|context|"
     r"bestanden)\b",
+    r"\b(?:dat weet ik|ik weet het) (?:helaas )?niet\b",
     # Portuguese
     r"\b(?:documentos?|textos?|fontes|trechos|contexto|arquivos?|ficheiros?|"
     r"informações)\b[^.!?\n]{0,40}\bnão\s+(?:\w+\s+){0,2}"
@@ -102,6 +110,7 @@ _PATTERNS = (
     r"ingenting)\b[^.!?\n]{0,60}(?:hitta\w*|svara\w*|avgöra|"
     r"information\w*|svar\w*|dokument\w*|texte\w*|i dem|$)",
     r"\bdet (?:finns|står|framgår|nämns) (?:inte|inget|ingen|inga|ingenting)\b",
+    r"\b(?:det vet jag|jag vet det|jag vet) (?:tyvärr )?inte\b",
     # Danish
     r"\b(?:dokument\w*|tekst\w*|kilde\w*|afsnit\w*|filer\w*|oplysning\w*)\b[^.!?\n]{0,50}\b(?:ikke|ingen|intet)\b",
     r"\b(?:kan|kunne|har|finder|fandt)\b[^.!?\n]{0,30}\b(?:ikke|ingen|intet)\b[^.!?\n]{0,60}(?:find\w*|"
@@ -109,6 +118,7 @@ _PATTERNS = (
     r"information\w*|dokument\w*|tekst\w*|$)",
     r"\bder (?:er|findes|står) (?:ikke|ingen|intet)\b",
     r"\b(?:ikke|intet)\b[^.!?\n]{0,40}\bi (?:\w+ )?(?:dokument|tekst|kild|fil)\w*",
+    r"\b(?:det ved jeg|jeg ved det) (?:desværre )?ikke\b",
     # Polish
     r"\b(?:dokument\w*|tekst\w*|źród\w*|fragment\w*|kontek\w*|plik\w*|"
     r"informac\w*)\b[^.!?\n]{0,40}\bnie\s+(?:\w+\s+){0,2}"

@@ -11,6 +11,7 @@ _LONGEST_LOOP = 6
 _MOST_EQUAL = 4
 """Times that one long unit may stand anywhere in an answer."""
 _LONG = 24
+_ITEM_NUMBER = re.compile(r"^\W*\d{1,3}[.)]\s+")
 _TAIL_TIMES, _TAIL_LONGEST, _TAIL_LEAST = 8, 60, 160
 _NEXT_TURN = re.compile(
     r"^\s*(?:<\|?/?(?:im_start|im_end|user|system|assistant|eot_id|end|start_header_id|start_of_turn|end_of_turn|turn)\b"
@@ -28,7 +29,7 @@ class RepetitionGuard:
 
     def loops(self, unit: str) -> bool:
         """Take the next unit; True if the model is repeating itself."""
-        key = " ".join(unit.casefold().split())
+        key = " ".join(_ITEM_NUMBER.sub("", unit).casefold().split())
         if not any(character.isalnum() for character in key):
             return False
         self._units.append(key)

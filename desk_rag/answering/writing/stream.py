@@ -39,6 +39,10 @@ from desk_rag.sanitize import without_terminal_codes
 _LABEL = re.compile(
     r"^(?:\*\*)?(?:answer|antwort|réponse|respuesta|risposta|antwoord|resposta|svar|odpowiedź)\s*:(?:\*\*)?\s*", re.I
 )
+_END_OF_TURN = re.compile(
+    r"<\|(?:im_end|im_start|endoftext|end_of_text|eot_id|eom_id|end|eos)\|>|<(?:start|end)_of_turn>|<eos>|(?<!<s>)</s>"
+)
+"""Tokens with which families end a turn, as text: files that name another last token let them through."""
 _PARTIAL_MARKER = re.compile(r"[ \t]*(?:\[[^\]\n]{0,24}|【[^】\n]{0,40})?$")
 _NUMBERS_SHOWN = 3
 """Citations behind one sentence at most."""
@@ -127,10 +131,14 @@ class WrittenStream:
         states = grounding(tuple(self._sentences))
         supported = any(sentence.support is Support.SUPPORTED for sentence in self._sentences)
         refused = self._refusals > 0 and not supported
+        asks_back = states is None and self._text.rstrip().endswith("?")
         if self._text and states is None and not refused:
             reason = "nothing in it could be compared with the passages"
+            if asks_back:
+                reason = "it asks something instead of answering"
             events.append(self._check_done(CheckedSentence(0, len(self._text), Support.UNCHECKED, reason)))
-        found = bool(self._text) and not refused and states is not Grounding.NONE
+        has_words = any(character.isalnum() for character in self._text)
+        found = has_words and not (refused or asks_back) and states is not Grounding.NONE
         if not self._text and not stopped:
             self._text = _UNFINISHED if self._filter.reasoning else _EMPTY
             events.append(AnswerText(self._text))
@@ -150,7 +158,8 @@ class WrittenStream:
             yield from self._show(unit, finished=finished or unit is not units[-1])
 
     def _show(self, unit: Unit, *, finished: bool = True) -> Iterator[StreamEvent]:
-        text, kind = without_terminal_codes(unit.text, bare=False), unit.kind
+        text, kind = self._until_end_of_turn(without_terminal_codes(unit.text, bare=False)), unit.kind
+        finished = finished or self._limits.next_turn
         if begins_next_turn(text):
             self._limits = _Limits(next_turn=True)
             return
@@ -167,12 +176,13 @@ class WrittenStream:
             return
         start = len(self._text) + len(unit.before if self._text else "")
         before = unit.before if self._text else ""
-        if kind in (UnitKind.OTHER, UnitKind.HEADER) or not claims.is_claim(plain):
+        words = claims.plain_words(plain)
+        says_nothing = kind in (UnitKind.OTHER, UnitKind.HEADER) or not claims.is_claim(plain)
+        if says_nothing and not (plain.startswith("**") and is_refusal(words)):
             if kind is UnitKind.HEADER:
-                self._header = claims.plain_words(plain)
+                self._header = words
             yield self._append(before + (text if kind is UnitKind.OTHER else plain))
             return
-        words = claims.plain_words(plain)
         if is_refusal(words):
             self._refusals += 1
             yield self._append(before + plain)
@@ -183,7 +193,8 @@ class WrittenStream:
             yield self._check_done(CheckedSentence(start, start + len(plain), Support.UNCHECKED, reason))
             return
         known = [number for number in cited if number in self._numbers]
-        verdict = self._checker.check(words, known, self._header if kind is UnitKind.ROW else "")
+        context = self._header if kind is UnitKind.ROW else ""
+        verdict = self._checker.check(claims.without_references(words), known, context)
         shown = _with_numbers(plain, verdict.citations, is_row=kind is UnitKind.ROW)
         yield self._append(before + shown)
         yield self._check_done(
@@ -191,6 +202,13 @@ class WrittenStream:
                 start, start + len(shown), verdict.support, verdict.reason, verdict.score, tuple(verdict.citations)
             )
         )
+
+    def _until_end_of_turn(self, text: str) -> str:
+        end = _END_OF_TURN.search(text)
+        if end is None:
+            return text
+        self._limits = _Limits(next_turn=True)
+        return text[: end.start()].rstrip()
 
     def _append(self, text: str) -> AnswerText:
         self._text += text

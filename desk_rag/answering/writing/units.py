@@ -57,6 +57,8 @@ class UnitSplitter:
         """True if the pending text is the beginning of a line."""
         self._in_code = False
         self._in_table = False
+        self._has_header = False
+        """True if the table row that is taken next stands above a rule."""
 
     @property
     def pending(self) -> str:
@@ -67,25 +69,32 @@ class UnitSplitter:
         """Take the next piece of text; return the units that are complete."""
         self._pending += piece.replace("\r", "")
         units = []
-        while (unit := self._next()) is not None:
+        while (unit := self._next(ended=False)) is not None:
             units.append(unit)
         return units
 
     def finish(self) -> list[Unit]:
         """Return what is left, as the last unit."""
-        units = self.feed("\n") if self._pending.strip() else []
+        units = []
+        if self._pending.strip():
+            self._pending += "\n"
+            while (unit := self._next(ended=True)) is not None:
+                units.append(unit)
         self._pending = ""
         return units
 
-    def _next(self) -> Unit | None:
+    def _next(self, *, ended: bool) -> Unit | None:
         stripped = self._pending.lstrip()
         if not stripped:
             return None
         before = self._pending[: len(self._pending) - len(stripped)]
         line_begins = self._line_begins or "\n" in before
-        line, newline, _ = stripped.partition("\n")
+        line, newline, following = stripped.partition("\n")
         if line_begins and (self._in_code or _whole_line(line)):
-            return self._take(before, line) if newline else None
+            if not newline or not (ended or self._in_code or self._in_table or _tells_header(line, following)):
+                return None
+            self._has_header = claims.is_delimiter_row(following.partition("\n")[0])
+            return self._take(before, line)
         if line_begins and not newline and _may_become_whole_line(line):
             return None
         end = self._sentence_end(line, complete=bool(newline))
@@ -109,7 +118,7 @@ class UnitSplitter:
             return UnitKind.OTHER
         if claims.is_table_row(text):
             first, self._in_table = not self._in_table, True
-            return UnitKind.HEADER if first else UnitKind.ROW
+            return UnitKind.HEADER if first and self._has_header else UnitKind.ROW
         self._in_table = False
         return UnitKind.SENTENCE if claims.is_claim(text) else UnitKind.OTHER
 
@@ -129,6 +138,12 @@ class UnitSplitter:
 def _whole_line(line: str) -> bool:
     """True for lines that are a unit whatever they hold: headings, table rows, fences of code."""
     return line.startswith(("|", "#")) or _FENCE.match(line) is not None
+
+
+def _tells_header(line: str, following: str) -> bool:
+    """True once what follows a table's first row says whether that row is its header."""
+    begun = following.lstrip(" ")
+    return not claims.is_table_row(line) or "\n" in following or (begun != "" and not begun.startswith("|"))
 
 
 def _may_become_whole_line(line: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from desk_rag.cli import output as out
+from desk_rag.cli.checks.stitching import closeness, less_likely
 from desk_rag.cli.signals import INTERRUPTED, stoppable
 from desk_rag.cli.store_access import exists, nothing_indexed
 from desk_rag.cli.training.finetune import folder_chunks
@@ -150,15 +151,15 @@ class _Screen:
         self._reason, self._contexts = "", self._contexts + 1
         if event.done in (1, event.total) or time.monotonic() - self._last > _LINE_EVERY:
             self._last = time.monotonic()
-            nats = "" if event.nats is None else f", {event.nats:.4f} nats per token"
+            distance = "" if event.nats is None else f", full prefill's words {less_likely(event.nats)}"
             per_context = (time.monotonic() - self._began - self._waited) / self._contexts
             left = out.duration(per_context * max(0, event.contexts - self._contexts))
-            self._progress.say(f"{event.stage}: {event.done} of {event.total} contexts{nats}; about {left} left")
+            self._progress.say(f"{event.stage}: {event.done} of {event.total} contexts{distance}; about {left} left")
 
 
 def summary(outcome: Outcome, stored: int) -> str:
     """Describe an outcome: both measurements, the verdict, and what it took."""
-    lines = [f"Stitching costs {_gap(outcome.before)}."]
+    lines = [f"As it is: {_gap(outcome.before)}."]
     if outcome.after is not None:
         lines.append(f"With what was learned: {_gap(outcome.after)}.")
     lines.append(outcome.reason)
@@ -172,7 +173,4 @@ def summary(outcome: Outcome, stored: int) -> str:
 
 
 def _gap(gap: Any) -> str:
-    return (
-        f"{gap.nats:.4f} nats per token against full prefill, {gap.same:.1%} of tokens the same, "
-        f"{gap.canaries} built-in questions answered"
-    )
+    return f"{closeness(gap.nats, gap.same)}; {out.plural(gap.canaries, 'built-in question')} answered"

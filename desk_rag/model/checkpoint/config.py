@@ -34,6 +34,8 @@ _BOUNDS: dict[str, int] = {
     "sliding_window": 1 << 28,
 }
 """Largest value of each whole number that decides about memory; the smallest is 1."""
+_BY_LAYER = frozenset({"intermediate_size"})
+"""Fields of `_BOUNDS` that may be a list with a number for each layer, as those of Gemma 3n are."""
 _REQUIRED = frozenset({"num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"})
 """Fields of `_BOUNDS` that may not be null."""
 _POSITIVE = frozenset(
@@ -167,6 +169,7 @@ def check_config(file: Path, config: Mapping[str, Any], *, built_in: str = "") -
         _check_words(file, path, name, value)
     for section in (config, *(value for value in config.values() if isinstance(value, dict))):
         _check_heads(file, section)
+        _check_window(file, section)
     _check_quantization(file, config)
 
 
@@ -223,7 +226,9 @@ def _check_number(file: Path, path: str, name: str, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise _absurd(file, path, value, "a finite number")
     if name in _BOUNDS and (value is not None or name in _REQUIRED):
-        if type(value) is not int or not 1 <= value <= _BOUNDS[name]:
+        numbers = value if name in _BY_LAYER and isinstance(value, list) else [value]
+        least = 0 if name == "sliding_window" else 1  # 0 where no layer has one; see _check_window
+        if any(type(number) is not int or not least <= number <= _BOUNDS[name] for number in numbers):
             raise _absurd(file, path, value, f"a whole number from 1 to {_BOUNDS[name]:,}")
     elif name in _POSITIVE and value is not None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e12:
@@ -265,6 +270,12 @@ def _check_heads(file: Path, config: Mapping[str, Any]) -> None:
     kinds, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) != layers:
         raise ModelError(f"{file} has {layers} layers and {len(kinds)} layer_types.", remedy=_FETCH_AGAIN)
+
+
+def _check_window(file: Path, config: Mapping[str, Any]) -> None:
+    """Raise for a window of 0, which transformers writes for Qwen2-MoE, unless the windows are switched off."""
+    if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
+        raise _absurd(file, "sliding_window", 0, f"a whole number from 1 to {_BOUNDS['sliding_window']:,}")
 
 
 def _check_quantization(file: Path, config: Mapping[str, Any]) -> None:

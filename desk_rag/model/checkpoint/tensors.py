@@ -1,8 +1,8 @@
 """Compare the tensors on disk with those that a configuration asks for, without loading either.
 
-transformers puts random numbers where a checkpoint has none, and says so only in its log. The model is built on torch's
-meta device, where tensors have a shape and take no memory, and the names and shapes in the safetensors headers are
-held against it, renamed as transformers renames them when it loads.
+transformers puts random numbers where a checkpoint has none, and says so only in its log. A model on torch's meta
+device, where tensors have a shape and take no memory, has the names and shapes that the safetensors headers are held
+against, renamed as transformers renames them when it loads.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from desk_rag.errors import ModelError
 from desk_rag.model.checkpoint.files import TensorInfo, named
@@ -42,18 +40,17 @@ def check_layer_count(directory: Path, layers: int, tensors: Collection[str]) ->
 
 def compare(
     directory: Path,
-    build: Callable[[], Any],
+    module: Any,
     tensors: Mapping[str, TensorInfo],
     *,
     may_lack: re.Pattern[str] | None = None,
     may_add: Callable[[Any, str], bool] | None = None,
 ) -> None:
-    """Raise ModelError that names the tensors which the model of `build` lacks, does not know or has in another shape.
+    """Raise ModelError that names the tensors which the files lack, the model does not know or has in another shape.
 
-    `may_lack` matches names that need not be there; `may_add(module, name)` allows further ones.
+    `module` may lie on the meta device. `may_lack` matches names that need not be there; `may_add(module, name)` allows
+    further ones.
     """
-    with torch.device("meta"):
-        module = build()
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     missing, unexpected, other_shape = set(expected), set(), []
     for name, info, converted in _renamed(module, _row_int8(directory, tensors), expected):

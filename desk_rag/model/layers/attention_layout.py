@@ -74,7 +74,7 @@ class _Pass:
 def find(module: Any) -> AttentionLayout:
     """Try the model on a short text. Raises UnsupportedModel with the property that forbids stored keys."""
     name = str(module.config.model_type)
-    _check_build(module, name)
+    check_build(module, name)
     device = next(module.parameters()).device
     ids = (torch.arange(_TOKENS, device=device) * 37 + 11) % int(module.config.vocab_size)
     try:
@@ -109,7 +109,8 @@ def _limit(module: Any, limits: dict[torch.dtype, float]) -> float:
     return limits.get(compute_dtype(module), limits[torch.bfloat16])
 
 
-def _check_build(module: Any, name: str) -> None:
+def check_build(module: Any, name: str) -> None:
+    """Raise UnsupportedModel unless each layer of a text model has attention; it may lie on the meta device."""
     layers = getattr(getattr(module, "model", None), "layers", None)
     if layers is None or not all(hasattr(layer, "self_attn") for layer in layers):
         kinds = sorted({kind for layer in layers or () for kind, _ in layer.named_children() if "attn" not in kind})

@@ -49,7 +49,10 @@ def text_part(module: Any) -> Any:
     head = module.get_output_embeddings()
     if hasattr(inner, "layers") and head is not None:
         return TextPart(inner, head)
+    reads_more = hasattr(module.config, "vision_config") or hasattr(module.config, "audio_config")
     raise UnsupportedModel(
-        f"'{module.config.model_type}' is not built as a decoder with layers, nor holds one for text.",
-        remedy="Take the text-only model of its family, where there is one.",
-    )
+        f"'{module.config.model_type}' is not built as a stack of layers with attention, in the form that newer models "
+        "share, so its chunk KV cannot be moved.",
+        remedy="Take the text-only model of its family, where there is one."
+        if reads_more else "`desk-rag help models` lists what works. The embedded reader is the default.",
+    )  # fmt: skip

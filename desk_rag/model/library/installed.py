@@ -76,8 +76,11 @@ def everything(folders: Sequence[Path] = ()) -> list[Installed]:
     listed = [describe("embedded", "embedded", weights.resolve("embedded", allow_download=False))]
     listed += [describe(name, "hub", path) for name, path in weights.in_hub()]
     for model in ollama.models():
-        described = describe(model.name, "Ollama", model.file, license=model.license)
-        listed.append(replace(described, remark=model.unused))
+        if isinstance(model, ollama.Unusable):
+            listed.append(Installed(model.name, "Ollama", None, 0, "GGUF", refusal=model.reason))
+        else:
+            described = describe(model.name, "Ollama", model.file, license=model.license)
+            listed.append(replace(described, remark=model.unused))
     listed += [describe(name, "LM Studio", path) for name, path in lm_studio.models()]
     for folder in folders:
         listed += [describe(str(path), "folder", path) for path in _models_in(folder)]

@@ -73,8 +73,16 @@ def find(name: str) -> OllamaModel:
     return _read(place, folder, tag, name)
 
 
-def models() -> Iterator[OllamaModel]:
-    """Every model in the store whose manifest can be read, by name."""
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A name in Ollama's store that leads to no weights, and why."""
+
+    name: str
+    reason: str
+
+
+def models() -> Iterator[OllamaModel | Unusable]:
+    """Every model in the store, by name."""
     place = store()
     for manifest in sorted((place / "manifests").glob("*/*/*/*")):
         host, namespace, model = manifest.parts[-4:-1]
@@ -83,8 +91,8 @@ def models() -> Iterator[OllamaModel]:
             name = f"{namespace}/{name}" if host == _REGISTRY else f"{host}/{namespace}/{name}"
         try:
             yield _read(place, manifest.parent, manifest.name, name)
-        except ModelError:
-            continue
+        except ModelError as error:
+            yield Unusable(name, error.message)
 
 
 def check_digest(file: Path) -> None:

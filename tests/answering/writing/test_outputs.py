@@ -380,6 +380,71 @@ CASES = {
         ("200 crowns. [1]",),
         ("†", "[^1]"),
     ),
+    "the document named in words": Case(
+        FINE,
+        "According to Document 1, the fine is 200 crowns (Document 1).",
+        "S",
+        True,
+        ("According to Document 1, the fine is 200 crowns. [1]",),
+        ("(Document 1)", "[?]"),
+    ),
+    "a citation with an address": Case(
+        FINE,
+        "The fine for camping is 200 crowns [[1]](http://evil.example).",
+        "S",
+        True,
+        ("200 crowns. [1]",),
+        ("evil",),
+    ),
+    "a wrong answer to a yes-or-no question": Case(
+        "Is camping forbidden in Norrfell?",
+        "No, camping is allowed in the whole of the park [1].",
+        "U",
+        False,
+        ("park. [?]", "Not from your documents"),
+        ("park. [1]",),
+    ),
+    "a right answer to a yes-or-no question": Case(
+        "May we camp in Norrfell?", "No, camping is forbidden in the whole of the park [1].", "S", True, ("park. [1]",)
+    ),
+    "tokens for turns as text": Case(
+        FINE,
+        "The fine for camping is 200 crowns [1].<|im_end|><|endoftext|><|im_start|>user\nmore?",
+        "S",
+        True,
+        ("200 crowns. [1]\n",),
+        ("<|", "more"),
+    ),
+    "reasoning whose beginning nobody marked": Case(
+        FINE,
+        "Let me look at document 1.\n</think>\nThe fine for camping is 200 crowns [1].",
+        "US",
+        True,
+        ("200 crowns. [1]", "did not mark where that began"),
+        ("</think>",),
+    ),
+    "a table without a header": Case(
+        PARTS,
+        "| Heat exchanger CL-9999 | 340 crowns |\n| Pressure sensor CL-4420 | 51 crowns |\n",
+        "US",
+        True,
+        ("340 crowns | [?]", "51 crowns [4] |"),
+    ),
+    "a loop of numbered items": Case(
+        FINE,
+        "".join(f"{number}. The fine for camping is 200 crowns [1].\n" for number in range(1, 60)),
+        "SS",
+        True,
+        ("began to repeat itself",),
+        ("9. ",),
+    ),
+    "a refusal as a bold line": Case(
+        PIANO, "**Not found in the documents**", "", False, ("Nearest passages:",), ("[?]",)
+    ),
+    "a question back": Case(
+        FINE, "Which park do you mean?", "C", False, ("it asks something instead of answering", "Nearest passages:")
+    ),
+    "dots": Case(FINE, "...", "C", False, ("Nearest passages:",)),
     "nothing at all": Case(FINE, "  \n", "", False, ("The model wrote no answer.", "Nearest passages:")),
     "reasoning that repeats itself": Case(
         FINE,

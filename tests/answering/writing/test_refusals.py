@@ -25,6 +25,8 @@ REFUSALS = {
         "None of the passages says who tuned it.",
         "This isn't something the material covers.",
         "There's nothing in what you've shared about a piano.",
+        "As an AI language model, I cannot assist with that request.",
+        "That is outside of what I can see here.",
     ],
     "de": [
         "Leider lässt sich das den Textstellen nicht entnehmen.",
@@ -35,6 +37,9 @@ REFUSALS = {
         "Leider kann ich die Frage anhand der Unterlagen nicht beantworten.",
         "Es gibt keine Angaben zum Klavier.",
         "Aus den vorliegenden Texten geht das nicht hervor.",
+        "Dazu liegen mir keine Informationen vor.",
+        "Das weiß ich leider nicht.",
+        "Hierzu finde ich nichts.",
     ],
     "fr": [
         "Désolé, mais les extraits fournis ne précisent pas qui l'a fait.",
@@ -51,6 +56,7 @@ REFUSALS = {
         "No he podido encontrar esa información en los documentos.",
         "No se menciona en los documentos.",
         "No hay información sobre el piano.",
+        "No lo sé.",
         "Lo siento, pero los textos no contienen esa información.",
     ],
     "it": [
@@ -58,6 +64,7 @@ REFUSALS = {
         "I documenti non menzionano il pianoforte.",
         "Non ho trovato questa informazione nei documenti.",
         "Non ci sono informazioni sul pianoforte.",
+        "Non lo so.",
         "Non è possibile rispondere a questa domanda.",
         "I testi forniti non contengono questa informazione.",
     ],
@@ -66,6 +73,7 @@ REFUSALS = {
         "De documenten bevatten geen informatie over de piano.",
         "Ik kon dat niet vinden in de documenten.",
         "Er is geen informatie over de piano.",
+        "Dat weet ik helaas niet.",
         "Dat staat niet in de documenten.",
         "Ik kan deze vraag niet beantwoorden.",
     ],
@@ -84,6 +92,7 @@ REFUSALS = {
         "Det finns ingen information om pianot.",
         "Det framgår inte av dokumenten.",
         "Jag kan inte svara på frågan.",
+        "Det vet jag tyvärr inte.",
     ],
     "da": [
         "Det fremgår desværre ikke af uddragene, hvem det er.",
@@ -92,6 +101,7 @@ REFUSALS = {
         "Der er ingen oplysninger om klaveret.",
         "Det står ikke i dokumenterne.",
         "Jeg kan ikke svare på spørgsmålet.",
+        "Det ved jeg desværre ikke.",
     ],
     "pl": [
         "Niestety, podane fragmenty nie zawierają tej informacji.",
@@ -126,6 +136,8 @@ ANSWERS = [
     "Nie, psy nie są dozwolone.",
     "200 crowns",
     "There are 160 seats.",
+    "Er weiß nicht, wer der neue Vermieter ist.",
+    "The shed stands outside of what the club owns.",
 ]
 
 

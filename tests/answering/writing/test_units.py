@@ -52,7 +52,7 @@ def test_kinds() -> None:
         ("It is so.", UnitKind.SENTENCE),
         ("Is it?", UnitKind.OTHER),
         ("---", UnitKind.OTHER),
-        ("| c | d |", UnitKind.HEADER),
+        ("| c | d |", UnitKind.ROW),
         ("| 3 | 4 |", UnitKind.ROW),
     ]
 

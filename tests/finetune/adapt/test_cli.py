@@ -139,5 +139,7 @@ def test_the_summary_says_both_measurements() -> None:
     before, after = Gap(0.04, 0.95, 3, ()), Gap(0.001, 0.99, 4, ())
     shift = PlaceShift((64,), torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
     words = adapt_command.summary(Outcome(before, after, shift, "Kept: x.", 61.0, 10, 9000, 2048.0, True), 2048)
-    assert "0.0400 nats" in words and "0.0010 nats" in words and "--undo" in words
+    assert "95.0% of an answer's words" in words and "3.9% less likely" in words
+    assert "99.0% of an answer's words" in words and "0.1% less likely" in words
+    assert "nats" not in words and "--undo" in words
     assert "900 tokens on average, 2.0 GiB of GPU memory" in words

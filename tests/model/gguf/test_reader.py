@@ -11,7 +11,9 @@ from gguf import GGMLQuantizationType as Kind
 
 from desk_rag.answering.context import passage_limit
 from desk_rag.answering.writing.length import QUOTED_TOKENS
-from desk_rag.config import AnswerSettings, ModelSettings
+from desk_rag.cli import doctor
+from desk_rag.cli.checks.finding import Verdict
+from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.prefill import prefill_prefix
@@ -121,6 +123,10 @@ def test_a_window_without_room_for_a_passage_is_refused_with_its_size(tmp_path: 
     with pytest.raises(UnsupportedModel) as refused:
         passage_limit(AnswerSettings(), model.prompt, 256, "reader")
     assert "longer context" in refused.value.remedy
+    write_reader(file, Kind.Q8_0, max_position_embeddings=256)
+    settings = Settings(data_dir=tmp_path / "data", model=ModelSettings(name=str(file), device="cpu"))
+    finding = next(each for each in doctor.examine(settings) if each.name == "model")
+    assert finding.verdict is Verdict.FAIL and "at most 256 tokens" in finding.detail
 
 
 def state_of_embeddings(model: LanguageModel) -> torch.nn.Parameter:

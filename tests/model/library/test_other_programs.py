@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from desk_rag.config import ModelSettings
+from desk_rag.cli import doctor
+from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound, UnsupportedModel
 from desk_rag.model import weights
 from desk_rag.model.library import installed, lm_studio, ollama
@@ -66,6 +67,10 @@ def test_what_a_modelfile_adds_is_named_and_not_used(store: Path, model: Path) -
     assert "SYSTEM" in unused and "num_ctx 4,096" in unused and "temperature" not in unused
     (entry,) = [each for each in installed.everything() if each.name == "mine:latest"]
     assert entry.remark == unused and not entry.refusal
+    for name, remark in (("mine", unused.removesuffix(".")), ("tiny:3b", "")):
+        settings = Settings(data_dir=store / "data", model=ModelSettings(device="cpu", name=f"ollama:{name}"))
+        (finding,) = [each for each in doctor.examine(settings) if each.name == "model"]
+        assert finding.detail.partition("Not used")[1:] == remark.partition("Not used")[1:]
 
 
 @pytest.mark.parametrize("name", ["tiny:3b", "ollama:tiny:3b", "ollama:somebody/other", "somebody/other:latest"])
@@ -112,7 +117,8 @@ def test_a_blob_that_is_cut_short_or_gone_is_named(store: Path) -> None:
     file.unlink()
     with pytest.raises(ModelNotFound, match="its weights are not in"):
         weights.resolve("tiny:3b", allow_download=False)
-    assert list(ollama.models()) == []
+    listed = next(each for each in installed.everything() if each.name == "tiny:3b")
+    assert "its weights are not in" in listed.refusal and listed.path is None and listed.shape is None
 
 
 @pytest.mark.parametrize(

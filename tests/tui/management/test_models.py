@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
 
 from desk_rag import config
 from desk_rag.errors import ModelError, ModelNotFound
@@ -15,6 +16,8 @@ from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.management.models import ModelChoice, ModelsView
 from desk_rag.tui.panels.models import ModelsScreen
 from desk_rag.tui.screens.chat import ChatScreen
+from tests.model.gguf.families import TINY, write_tiny
+from tests.model.library.test_other_programs import put
 from tests.store.made import key, kv_for
 from tests.tui.conftest import screen_text, text_of, until
 from tests.tui.management.conftest import World
@@ -41,6 +44,25 @@ def test_the_embedded_reader_stands_first_and_a_missing_model_says_why(world: Wo
     (wrong,) = [row for row in report.rows if row.name == "/models/nothing"]
     assert wrong.in_use and not wrong.suits and "neither a model directory" in wrong.facts
     assert "no NVIDIA GPU" in report.machine
+
+
+def test_what_of_ollamas_is_not_used_and_cannot_be_used_is_said(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_tiny(file, TINY["qwen2"], Kind.Q8_0)
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    put(tmp_path / "ollama", "registry.ollama.ai/library/broken/latest", file)
+    for manifest in (tmp_path / "ollama" / "manifests").rglob("latest"):
+        manifest.write_text(manifest.read_text().replace(".image.model", ".image.adapter"))
+    manifest = put(tmp_path / "ollama", "registry.ollama.ai/library/mine/latest", file)
+    manifest.write_text(manifest.read_text().replace(".image.license", ".image.system"))
+    session = world.session()
+    early, _ = ModelsView(session).reports()
+    session.detach()
+    facts = {row.name: row.facts for row in early.rows}
+    assert "Not used from Ollama: its SYSTEM text" in facts["mine:latest"]
+    assert "a model with an adapter" in facts["broken:latest"]
 
 
 def test_a_model_that_is_not_here_is_refused(world: World) -> None:

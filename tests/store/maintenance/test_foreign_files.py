@@ -311,7 +311,7 @@ def changes_by_path(file: Path) -> list[str]:
 
 OUR_OWN = (
     "_maintenance.unlink", "self.unlink", "_catalog.rename", "_unlink(", "store.rename", "content.truncate(",
-    "detokenizer.replace(",
+    "detokenizer.replace(", "_keeper.rename(", "chats.rename(",
 )  # fmt: skip
 
 

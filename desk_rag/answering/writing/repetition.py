@@ -11,6 +11,8 @@ _LONGEST_LOOP = 6
 _MOST_EQUAL = 4
 """Times that one long unit may stand anywhere in an answer."""
 _LONG = 24
+_WHOLE_STATEMENT = 40
+"""Least characters of a sentence that is not shown a second time: short ones may be said of several things."""
 _ITEM_NUMBER = re.compile(r"^\W*\d{1,3}[.)]\s+")
 _TAIL_TIMES, _TAIL_LONGEST, _TAIL_LEAST = 8, 60, 160
 _NEXT_TURN = re.compile(
@@ -26,6 +28,16 @@ class RepetitionGuard:
     def __init__(self) -> None:
         self._units: list[str] = []
         self._counts: Counter[str] = Counter()
+        self._statements: set[str] = set()
+
+    def has_said(self, statement: str) -> bool:
+        """Take the words of the next sentence; True if it is long and stood in the answer before, word for word."""
+        key = " ".join(statement.casefold().split())
+        if len(key) < _WHOLE_STATEMENT:
+            return False
+        repeated = key in self._statements
+        self._statements.add(key)
+        return repeated
 
     def loops(self, unit: str) -> bool:
         """Take the next unit; True if the model is repeating itself."""

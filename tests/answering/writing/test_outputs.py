@@ -295,6 +295,15 @@ CASES = {
         True,
         ("began to repeat itself",),
     ),
+    "a sentence said again after others": Case(  # as SmolLM2 of 135 million parameters does
+        FINE,
+        "The fine for camping in the park is 200 crowns [1]. It is said on page two [1].\n\n"
+        "The fine for camping in the park is 200 crowns. The park closes at ten [1].",
+        "SUU",
+        True,
+        ("The fine for camping in the park is 200",),
+        ("crowns. The park", "repeat itself"),
+    ),
     "a loop inside a sentence": Case(
         FINE,
         "The fine for camping is 200 crowns [1]. It is " + "very " * 200,

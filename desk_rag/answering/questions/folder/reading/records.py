@@ -38,7 +38,7 @@ _NOT_PAID = re.compile(
 )
 _PAID = re.compile(r"\b(?:paid|settled|closed|yes|done)\b", re.I)
 _PAID_LINE = re.compile(
-    r"^\W*(?:(?:was\s+)?(?:already\s+)?paid|payment\s+received)"
+    r"^\W*(?:(?:yes|no)\b\W*)?(?:(?:was\s+)?(?:already\s+)?paid|payment\s+received)"
     r"(?:\s+(?:on|in\s+full|in\s+cash|cash|by|with|from|via|through|at\s+once)\b.*"
     r"|:?\s+(?P<day>(?=\S*\d|[^\W\d_]+\.?\s+\d).*)|\W*)$",
     re.I,
@@ -46,8 +46,13 @@ _PAID_LINE = re.compile(
 _DATED_LINE = re.compile(r"^\W*(?:dated|date(?:\s+of\s+\w+)?|as\s+of)\b:?(?P<day>(?:\s+\S+){1,6})\s*$", re.I | re.M)
 """'Dated 3 October 2022', by itself in a line near the beginning."""
 _BEGINNING = 600
-_SENTENCE_OF_PAYMENT = re.compile(r"(?<=[.!;])\s+|(?<=\w)\s+(?=Paid\s+(?:on|in|by|with|from|via|through|cash)\b)")
+_SENTENCE_OF_PAYMENT = re.compile(r"(?<=[.!?;])\s+|(?<=\w)\s+(?=Paid\s+(?:on|in|by|with|from|via|through|cash)\b)")
 """Ends of sentences, and of a line of a PDF that the next one was joined to: 'Total: 84.20 pounds Paid by card'."""
+_SAYS_UNPAID = re.compile(
+    r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b", re.I
+)
+_ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
+"""'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
 _NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS = 3, 8
@@ -92,6 +97,12 @@ class Record:
         """The document's own number; '' unless there is exactly one."""
         return self.numbers[0][0] if len(self.numbers) == 1 else ""
 
+    @property
+    def _lines_of_number(self) -> list[str]:
+        """What follows the number in its line: 'Invoice 2214, 10 June 2022'."""
+        behind = (self.text.partition(quote)[2] for _, quote in self.numbers)
+        return [text.partition("\n")[0] for text in behind]
+
     @cached_property
     def date(self) -> Date | None:
         """The date of the document: labelled, of a header, of a line or the name or title, or its only one."""
@@ -103,6 +114,7 @@ class Record:
         if self.header is not None:
             texts = [self.header_line]
         texts += [match["day"] for match in _DATED_LINE.finditer(self.text[:_BEGINNING])]
+        texts += self._lines_of_number
         texts += [self.path.stem.replace("_", " "), self.row.title, *self.head]
         for text in texts:
             if of_text := [day for day in all_dates(text) if day.month and day.year]:
@@ -140,7 +152,8 @@ class Record:
         """The words that name to whom it goes."""
         if self.header is not None:
             return self.header.recipients
-        return " \n ".join(field.value for field in self.fields if _RECIPIENT.match(field.label))
+        labelled = [field.value for field in self.fields if _RECIPIENT.match(field.label)]
+        return " \n ".join(labelled or [match["name"] for match in _ADDRESSEE.finditer(self.text[:_BEGINNING])][:1])
 
     @cached_property
     def party(self) -> str:
@@ -150,7 +163,9 @@ class Record:
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
         if labelled:
             return labelled[0]
-        lines = (line.split(_LEVELS)[0] for line in self.head)
+        quotes = [quote for _, quote in self.numbers]
+        heads = (min((line.partition(quote)[0] for quote in quotes), key=len, default=line) for line in self.head)
+        lines = (line.split(_LEVELS)[0].strip(" –—-,") for line in heads)
         names = (line.partition(",")[0] if re.search(r"\d", line) else line for line in lines)  # 'Tovey, 8 Elm Road'
         return next((name for name in names if 1 < len(name.split()) <= 5 and not re.search(r"[:;\d]", name)), "")
 
@@ -165,7 +180,7 @@ class Record:
         for passage in self.passages:
             for line in passage.chunk.text.split("\n"):
                 for sentence in _SENTENCE_OF_PAYMENT.split(line):
-                    if re.search(r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b", sentence, re.I):
+                    if _SAYS_UNPAID.search(sentence):
                         return False, sentence, passage
                     line_of_payment = _PAID_LINE.match(sentence)
                     if line_of_payment is not None and (

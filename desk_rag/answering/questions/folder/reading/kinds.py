@@ -177,7 +177,7 @@ def _headings(text: str) -> list[str]:
     """The short lines above the greeting of a letter, or at the beginning of another text."""
     lines = [line for line in text.split("\n") if line.strip()][:_MOST_HEADINGS]
     greeting = next((place for place, line in enumerate(lines) if _SALUTATION.match(line)), len(lines))
-    return [line for line in lines[:greeting] if len(line.split()) <= _LONGEST_HEADING]
+    return [line for line in lines[:greeting] if len(line.split()) <= _LONGEST_HEADING and not line.endswith(".")]
 
 
 def _beginnings(kind: Kind) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ _CURRENCIES = {
 _CURRENCY = "(?:" + "|".join(_CURRENCIES.values()) + ")"
 _NUMBER = r"(?<![\w.,/:-])[-−]?(?:\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+|\d+)(?:[.,]\d{1,2})?(?![\w/:]|[.,-]\d|-\w)"
 _MONEY = re.compile(
-    rf"(?P<before>{_CURRENCY})?\s?(?P<number>{_NUMBER})(?:\s?(?P<after>{_CURRENCY}))?(?!\s?%)", re.IGNORECASE
+    rf"(?P<before>{_CURRENCY})?\s?(?P<number>{_NUMBER})(?:\s?(?P<after>{_CURRENCY})(?!\s?\d))?(?!\s?%)", re.IGNORECASE
 )
 _STATED = re.compile(
     r"(?P<label>(?:[\w()%.-]+\s){0,3}?(?:totals?|sum|amount(?:\s+due)?|due|payable|gross|net|VAT|tax|costs?|charges?)"

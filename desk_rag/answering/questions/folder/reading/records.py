@@ -131,7 +131,7 @@ class Record:
         lines: list[str] = []
         for line in filter(str.strip, self.text.split("\n")):
             cells = [value for _, value in cells_of(line)]
-            is_text = len(line.split()) > _HEAD_WORDS or re.search(r":\s|[.!?]$", line)
+            is_text = len(re.findall(r"\w\S*", line)) > _HEAD_WORDS or re.search(r":\s|[.!?]$", line)
             if len(lines) >= _HEAD_LINES or (is_text and not (cells and not lines)):
                 break
             lines += cells or [line]
@@ -166,7 +166,7 @@ class Record:
         quotes = [quote for _, quote in self.numbers]
         heads = (min((line.partition(quote)[0] for quote in quotes), key=len, default=line) for line in self.head)
         lines = (line.split(_LEVELS)[0].strip(" –—-,") for line in heads)
-        names = (line.partition(",")[0] if re.search(r"\d", line) else line for line in lines)  # 'Tovey, 8 Elm Road'
+        names = (re.split(r",|\s+\d", line)[0] for line in lines if not _ADDRESSEE.match(line))  # 'Tovey, 8 Elm Road'
         return next((name for name in names if 1 < len(name.split()) <= 5 and not re.search(r"[:;\d]", name)), "")
 
     @cached_property

@@ -112,7 +112,8 @@ def test_what_we_sent_and_what_we_received_are_kept_apart(store: Store) -> None:
 def test_a_limit_says_how_many_had_no_amount(store: Store) -> None:
     over = _text(store, "Which invoices are over 500 pounds?")
     assert over.startswith(
-        "No invoice with an amount that could be read over 500 pounds; there are 8 in all; no amount could be read from 1"
+        "No invoice with an amount that could be read over 500 pounds; there are 8 in all;"
+        " no amount could be read from 1"
     )
     assert "Not decided, because no amount was found there: Varnish.txt." in over
 

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
 from desk_rag.answering.questions.disagreement.newest import day_of
+from desk_rag.answering.questions.disagreement.numbers import numbers_of
 from desk_rag.answering.questions.disagreement.values import (
     ANNOUNCES,
     CORRECTS,
     VALUE,
     differ,
     log_odds,
-    numbers_of,
     value_in,
 )
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.requirements.correspondence import is_header
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
@@ -88,7 +89,7 @@ def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Ite
     asked, of_answer = content_stems(question), content_stems(answer)
     numbers, words, about = numbers_of(answer), of_answer - asked, asked - of_answer
     labels = content_stems(f"{place_of_passage(passage).labels} {passage.title}")
-    units = list(quotable(passage.chunk.text))
+    units = [unit for unit in quotable(passage.chunk.text) if not is_header(unit)]
     for unit, following in zip(units, [*units[1:], ""], strict=True):
         names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
         names_old = names_old and not _counts_other(numbers, unit, f"{question} {quote}")

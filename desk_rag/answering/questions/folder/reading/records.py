@@ -49,7 +49,8 @@ _BEGINNING = 600
 _SENTENCE_OF_PAYMENT = re.compile(r"(?<=[.!?;])\s+|(?<=\w)\s+(?=Paid\s+(?:on|in|by|with|from|via|through|cash)\b)")
 """Ends of sentences, and of a line of a PDF that the next one was joined to: 'Total: 84.20 pounds Paid by card'."""
 _SAYS_UNPAID = re.compile(
-    r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b", re.I
+    r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b",
+    re.I,
 )
 _ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""

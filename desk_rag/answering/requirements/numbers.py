@@ -16,11 +16,12 @@ NUMBER_WORDS = (*_VALUES,)
 """Words for numbers below a hundred, the smallest first."""
 _SMALL = rf"(?:(?:{'|'.join(_TENS)})(?:[\s-](?:{'|'.join(_ONES[1:10])}))?|{'|'.join(reversed(_ONES))})"
 _BELOW_THOUSAND = rf"(?:(?:{_SMALL}\s+)?hundred(?:\s+(?:and\s+)?{_SMALL})?|{_SMALL})"
-_IN_WORDS = re.compile(
+IN_WORDS = re.compile(
     rf"\b(?:(?:(?P<digits>\d[\d.,]*)|{_BELOW_THOUSAND})(?:\s+(?:thousand|million))+(?:\s+(?:and\s+)?{_BELOW_THOUSAND})?"
     rf"|{_BELOW_THOUSAND})\b",
     re.I,
 )
+"""A number in words, or with 'thousand' or 'million' behind its digits: 'one hundred and five', '1.5 million'."""
 _SPOKEN_TIME = re.compile(
     rf"\b(?P<part>half|(?:a\s+)?quarter)\s+(?P<side>past|to)\s+(?P<hour>{'|'.join(_ONES[1:13])})\b", re.I
 )
@@ -38,7 +39,7 @@ def numbers_of(text: str) -> set[str]:
     """
     plain = _NUMERIC_DATE.sub(lambda match: " ".join(str(int(part)) for part in re.split(r"[/-]", match[0])), text)
     plain = _CLOCK.sub(_clock, _SPOKEN_TIME.sub(_spoken_time, plain))
-    plain = _IN_WORDS.sub(_in_digits, plain)
+    plain = IN_WORDS.sub(_in_digits, plain)
     numbers = (re.sub(r",(?=\d{3}\b)", "", number) for number in _NUMBER.findall(plain))
     return {re.sub(r"\.0+$", "", number) for number in numbers}
 

@@ -94,6 +94,7 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
         text = "\n".join([text, *_copies(store, rows[:_MOST_ROWS], matches)])
     read = (began, matches.passages, matches.files)
     doubtful = bool(disregarded) or (matches.only_near and request.form in (Form.COUNT, Form.TOTAL))
+    doubtful = doubtful or (request.form is Form.COUNT and not decided and not _is_one_list(rows, request.subject))
     yield from finish(store, question, text, shown, under, read, support=0.0 if doubtful else None)
 
 
@@ -251,6 +252,14 @@ def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
     """True if the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
     noun = subject.split()[0].lower()
     return noun in _COUNTED or stands_for_files(store, noun, under)
+
+
+def _is_one_list(rows: Sequence[Row], subject: str) -> bool:
+    """True if lines are what is counted, or if the lines are rows of one table: each stands for one thing."""
+    first, *_ = columns = [next(iter(amounts.fields_of(row.text)), "") for row in rows]
+    in_passage = [line for line in rows[0].passage.chunk.text.split("\n") if line.startswith(f"{first}: ")]
+    is_table = bool(first) and set(columns) == {first} and len({row.passage.path for row in rows}) == 1
+    return (is_table and len({*in_passage, *(row.text for row in rows)}) > 1) or subject.split()[0].lower() in _COUNTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
-from desk_rag.answering.requirements.numbers import IN_WORDS
+from desk_rag.answering.requirements.statements.numbers import IN_WORDS
 from desk_rag.answering.requirements.stems import content_stems
 
 _MONTH = rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)}|sept)\.?"

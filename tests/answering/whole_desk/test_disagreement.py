@@ -9,7 +9,7 @@ import pytest
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.questions.disagreement.values import differ
-from desk_rag.answering.requirements.numbers import numbers_of
+from desk_rag.answering.requirements.statements.numbers import numbers_of
 from tests.answering.whole_desk.test_questions import engine_over, printed
 
 FILES = {

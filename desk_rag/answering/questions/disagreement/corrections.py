@@ -24,9 +24,9 @@ from desk_rag.answering.questions.disagreement.values import (
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.requirements.correspondence import is_header
 from desk_rag.answering.requirements.dates import Date
-from desk_rag.answering.requirements.numbers import numbers_of
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
+from desk_rag.answering.requirements.statements.numbers import numbers_of
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
-from desk_rag.answering.requirements.numbers import NUMBER_WORDS, numbers_of
+from desk_rag.answering.requirements.statements.numbers import NUMBER_WORDS, numbers_of
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScores

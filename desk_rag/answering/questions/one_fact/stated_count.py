@@ -16,9 +16,9 @@ from desk_rag.answering.questions.disagreement.newest import dated_name, day_of,
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.second_look import finished
 from desk_rag.answering.questions.whole_folder import finish, show
-from desk_rag.answering.requirements.numbers import IN_WORDS, numbers_of
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.statements.drafts import is_draft
+from desk_rag.answering.requirements.statements.numbers import IN_WORDS, numbers_of
 from desk_rag.documents.sentences import quotable
 
 if TYPE_CHECKING:

@@ -158,7 +158,7 @@ class Record:
 
     @cached_property
     def party(self) -> str:
-        """The issuer by a label, the header of a mail or the first line; '' if none names one."""
+        """The issuer by a label, the header of a mail or the first line, without an address; '' if none names one."""
         if self.header is not None:
             return self.header.sender
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
@@ -167,7 +167,8 @@ class Record:
         quotes = [quote for _, quote in self.numbers]
         heads = (min((line.partition(quote)[0] for quote in quotes), key=len, default=line) for line in self.head)
         lines = (line.split(_LEVELS)[0].strip(" –—-,") for line in heads)
-        names = (re.split(r",|\s+\d", line)[0] for line in lines if not _ADDRESSEE.match(line))  # 'Tovey, 8 Elm Road'
+        lines = (line for line in lines if not _ADDRESSEE.match(line))
+        names = (re.split(r",|\s+\d", line)[0] if re.search(r"\d", line) else line for line in lines)
         return next((name for name in names if 1 < len(name.split()) <= 5 and not re.search(r"[:;\d]", name)), "")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How many there are: a sentence that states the number goes before lines that only mention the thing."""
+"""How many there are, by a sentence that states it, and what was paid over the years to one firm."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ FILES = {
     ),
     "grant/application 2023.md": "# Application, 5 May 2023\n\nThe choir has twenty-three members of all ages.\n",
     "calendar/2024.md": "# Calendar 2024\n\nAGM of the members: 16 March 2024, cake by Sheila.\n",
+    "insurance/Harbour Mutual 2022.md": "# Policy HM-44\n\nThe premium for the year is £86.40.\n",
+    "insurance/Harbour Mutual 2023.md": "# Policy HM-44\n\nThe premium for the year is £91.20.\n",
+    "insurance/Harbour Mutual 2024.md": "# Policy HM-44\n\nThe premium for the year is £97.50.\n",
     "helpers/rota.md": "# Rota\n\nHelpers meet at the gate. Ask the helpers for the key.\n",
     "helpers/notes.md": "# Notes\n\nOne of the helpers lost the key of the shed.\n",
 }
@@ -63,3 +66,15 @@ def test_a_count_of_lines_that_only_mention_it_is_doubted(engine: AnswerEngine) 
 def test_rows_of_one_table_are_counted(engine: AnswerEngine) -> None:
     text = printed(engine, "How many rows with alto are in members 2023.csv?")
     assert "1 (counted" in text and "read it before you rely on it" not in text
+
+
+@pytest.mark.parametrize(
+    ("question", "total"),
+    [
+        ("What have we paid Harbour Mutual in premiums from 2022 to 2024 altogether?", "275.10 (computed: the sum of"),
+        ("What is the total of the Harbour Mutual premiums?", "275.10 (computed: the sum of the 3"),
+        ("What is the total of the premiums from 2023 to 2024?", "188.70 (computed: the sum of the 2"),
+    ],
+)
+def test_amounts_of_a_firm_named_by_the_file_are_added_up(engine: AnswerEngine, question: str, total: str) -> None:
+    assert total in printed(engine, question)

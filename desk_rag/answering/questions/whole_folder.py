@@ -272,11 +272,17 @@ def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
 
 
 def _is_one_list(rows: Sequence[Row], subject: str) -> bool:
-    """True if lines are what is counted, or if the lines are rows of one table: each stands for one thing."""
-    first, *_ = columns = [next(iter(amounts.fields_of(row.text)), "") for row in rows]
+    """True if lines are what is counted, or each line stands for one thing: rows of a table, one label of each file."""
+    cells, files = [amounts.fields_of(row.text) for row in rows], {row.passage.path for row in rows}
+    first = next(iter(cells[0]), "")
+    if subject.split()[0].lower() in _COUNTED:
+        return True
+    if not first or {next(iter(one), "") for one in cells} != {first}:
+        return False
+    if len(files) == len(rows) > 1:
+        return all(len(one) == 1 for one in cells)
     in_passage = [line for line in rows[0].passage.chunk.text.split("\n") if line.startswith(f"{first}: ")]
-    is_table = bool(first) and set(columns) == {first} and len({row.passage.path for row in rows}) == 1
-    return (is_table and len({*in_passage, *(row.text for row in rows)}) > 1) or subject.split()[0].lower() in _COUNTED
+    return len(files) == 1 and len({*in_passage, *(row.text for row in rows)}) > 1
 
 
 @dataclass(frozen=True, slots=True)

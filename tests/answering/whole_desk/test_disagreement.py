@@ -59,6 +59,11 @@ FILES = {
     "cover/Castle renewal 2023.md": "Castle Mutual\n1 April 2023\n\nCover for claims is up to five million crowns.\n",
     "cover/Castle renewal 2024.md": "Castle Mutual\n1 April 2024\n\nCover for claims is up to 10,000,000 crowns.\n",
     "cover/Castle renewal 2025.md": "Castle Mutual\n1 April 2025\n\nCover for claims is up to ten million crowns.\n",
+    "grant/award.md": "Arts Trust\n4 October 2023\n\nThe Trust awards the yard 1,200 crowns towards a new slip.\n",
+    "grant/treasurer 2024.md": (
+        "# Money in 2023, report of 1 March 2024\n\nThe Trust gave 1,200 crowns, which the yard has not spent yet."
+        " Without it we would have lost 164 crowns.\n"
+    ),
     "trip/plan.md": "# Plan of 18 May 2025\n\nThe coach to Lincoln goes from the market square at half past seven.\n",
     "trip/coach.eml": (
         "From: Hargreaves Coaches <office@hargreaves.example>\nTo: Otto <otto@yard.example>\n"
@@ -183,6 +188,7 @@ def test_numbers_that_begin_alike_are_two(engine: AnswerEngine) -> None:
         "What did the roof of the shed cost?",
         "Below which pressure does the boiler stop?",
         "At what time does the coach to Lincoln go?",
+        "How much did the Trust award the yard?",
     ],
 )
 def test_what_one_document_says_or_two_say_alike_stands_alone(engine: AnswerEngine, question: str) -> None:

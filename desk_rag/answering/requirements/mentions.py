@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.dates import MONTHS, numeric_dates
 from desk_rag.answering.requirements.stems import content_stems
 
 Value = str | int | tuple[int, int]
@@ -21,7 +21,6 @@ _MONTH = re.compile(rf"(?<![\w])(?P<name>{_MONTH_NAMES})\.?(?![\w'’])", re.I)
 _ISO_MONTH = re.compile(r"(?<!\d)(?:19|20)\d\d-(?P<number>[01]\d)(?:-(?P<day>[0-3]\d))?(?!\d)")
 _DAY_MONTH = re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\.?\s+(?:of\s+)?(?P<name>{_MONTH_NAMES})\b", re.I)
 _MONTH_DAY = re.compile(rf"\b(?P<name>{_MONTH_NAMES})\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)", re.I)
-_NUMERIC = re.compile(r"(?<![\d./-])(?P<first>[0-3]?\d)(?P<by>[./])(?P<second>[0-3]?\d)(?P=by)(?:19|20)\d\d(?!\d)")
 _HOLIDAYS = {
     "new year's day": (1, 1), "valentine's day": (2, 14), "halloween": (10, 31), "christmas eve": (12, 24),
     "christmas day": (12, 25), "boxing day": (12, 26), "new year's eve": (12, 31),
@@ -224,8 +223,7 @@ def _months(text: str) -> Iterator[tuple[int, Value]]:
             yield match.start(), _month(match["name"])
     for match in _ISO_MONTH.finditer(text):
         yield match.start(), int(match["number"])
-    for begin, month, _ in _numeric_days(text):
-        yield begin, month
+    yield from ((begin, day.month) for begin, days in numeric_dates(text) for day in days)
 
 
 def _days(text: str) -> Iterator[tuple[int, Value]]:
@@ -237,17 +235,7 @@ def _days(text: str) -> Iterator[tuple[int, Value]]:
     for match in _ISO_MONTH.finditer(text):
         if match["day"]:
             yield match.start(), (int(match["number"]), int(match["day"]))
-    for begin, month, day in _numeric_days(text):
-        yield begin, (month, day)
-
-
-def _numeric_days(text: str) -> Iterator[tuple[int, int, int]]:
-    """Begin, month and day of dates such as '30/06/2025'; '02/01/2025' may be either of two days."""
-    for match in _NUMERIC.finditer(text):
-        numbers = int(match["first"]), int(match["second"])
-        for month, day in {numbers, numbers[::-1]} if match["by"] == "/" else {numbers[::-1]}:
-            if 1 <= month <= 12 and 1 <= day <= 31:
-                yield match.start(), month, day
+    yield from ((begin, (day.month, day.day)) for begin, days in numeric_dates(text) for day in days)
 
 
 def _weekdays(text: str) -> Iterator[tuple[int, Value]]:

@@ -15,7 +15,7 @@ from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger, i
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
-from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.dates import Date, dates, numeric_dates
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
@@ -46,15 +46,13 @@ _PAID_LINE = re.compile(
 _DATED_LINE = re.compile(r"^\W*(?:dated|date(?:\s+of\s+\w+)?|as\s+of)\b:?(?P<day>(?:\s+\S+){1,6})\s*$", re.I | re.M)
 """'Dated 3 October 2022', by itself in a line near the beginning."""
 _BEGINNING = 600
-_SENTENCE_OF_PAYMENT = re.compile(r"(?<=[.!?;])\s+|(?<=\w)\s+(?=Paid\s+(?:on|in|by|with|from|via|through|cash)\b)")
-"""Ends of sentences, and of a line of a PDF that the next one was joined to: 'Total: 84.20 pounds Paid by card'."""
+_END_OF_SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 _SAYS_UNPAID = re.compile(
     r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b",
     re.I,
 )
 _ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
-_NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS = 3, 8
 _LEVELS = " › "
@@ -181,7 +179,7 @@ class Record:
                     return (True if answer is None else answer), field.quote, field.passage
         for passage in self.passages:
             for line in passage.chunk.text.split("\n"):
-                for sentence in _SENTENCE_OF_PAYMENT.split(line):
+                for sentence in _END_OF_SENTENCE.split(line):
                     if _SAYS_UNPAID.search(sentence):
                         return False, sentence, passage
                     line_of_payment = _PAID_LINE.match(sentence)
@@ -263,13 +261,5 @@ def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> I
 
 def all_dates(text: str) -> list[Date]:
     """The dates in a text, also '12.03.2021' and '25/03/2021'; of one that may be read in two ways only the year."""
-    numeric = []
-    for match in _NUMERIC_DATE.finditer(text):
-        first, second, year = int(match["first"]), int(match["second"]), int(match["year"])
-        if match["by"] == "/" and first <= 12 and second <= 12 and first != second:
-            numeric.append(Date(year, 0, 0))
-        elif first <= 12 < second <= 31:
-            numeric.append(Date(year, first, second))
-        elif first <= 31 and second <= 12:
-            numeric.append(Date(year, second, first))
+    numeric = [days[0] if len(days) == 1 else Date(days[0].year, 0, 0) for _, days in numeric_dates(text)]
     return [*dates(text), *numeric]

@@ -257,3 +257,12 @@ def test_sentences_of_a_pdf_go_on_over_line_ends_that_came_early() -> None:
     assert _printed(*letter) == ["Dear Ms Pell,", " ".join(letter[2:6]), "Cordelia Wynn, clerk"]
     form = ("Licence for amateur performances, number TL-60932", "Wexley Rowing Club", "Valid until 31 January 2025")
     assert _printed(*form) == list(form)
+
+
+def test_entries_of_a_list_in_pdf_stay_apart_in_small_letters_too() -> None:
+    entries = (
+        "etype: The type of the string that is to be encoded (see above)",
+        "der: the encoded string",
+        "str len: the length of the data",
+    )
+    assert _printed(*entries) == list(entries)

@@ -16,6 +16,8 @@ from desk_rag.documents.sentences import ends_sentence
 _CUT_WORD = re.compile(r"(?<=[^\W\d_])[\x02\ufffe]\s*(?=[a-zß-ÿ])")
 """PDFium's mark for a hyphen at a line end, inside a word."""
 _OTHER_CUT = re.compile(r"[\x02\ufffe]\s*")
+_ENTRY = re.compile(r"[^\W\d_]\w*(?:\s\w+)?:\s")
+"""Begins with a word or two and a colon; among several such lines, it is an entry of a list."""
 _LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
 
 
@@ -88,6 +90,8 @@ def _has_wrapped_prose(lines: Sequence[PrintedLine]) -> bool:
 def _continues(block: Sequence[PrintedLine], following: PrintedLine, gap: float, *, wrapped: bool) -> bool:
     """True if `following` goes on where the last line of `block` was wrapped; `wrapped` if the page has such prose."""
     line = block[-1]
+    if _ENTRY.match(block[0].text) and _ENTRY.match(following.text):
+        return False
     if LIST_ITEM.match(following.text) or line.size != following.size or is_form_break(line.text, following.text):
         return False
     goes_on = following.text[:1].islower() and not ends_sentence(line.text)
@@ -97,11 +101,18 @@ def _continues(block: Sequence[PrintedLine], following: PrintedLine, gap: float,
         return goes_on
     if gap and line.last_top - following.top > gap * 1.3:
         return False
-    is_prose = max(len(before.text) for before in block) >= NARROWEST_WRAP
-    if is_prose and (goes_on or UNFINISHED.search(line.text)):
+    if (goes_on or UNFINISHED.search(line.text)) and _is_prose(block, following):
         return True
     is_row = bool(line.cells or following.cells)
     return _is_full(line, following) and (following.text[:1].islower() or (wrapped and not is_row))
+
+
+def _is_prose(block: Sequence[PrintedLine], following: PrintedLine) -> bool:
+    """True if the last line of `block` is long, or a word or two of prose that was wrapped twice, at two widths."""
+    if len(block[-1].text) >= NARROWEST_WRAP:
+        return True
+    is_rest = len(block) > 1 and len(block[-2].text) >= NARROWEST_WRAP
+    return is_rest and (len(following.text) >= NARROWEST_WRAP or ends_sentence(following.text))
 
 
 def _is_full(line: PrintedLine, following: PrintedLine) -> bool:

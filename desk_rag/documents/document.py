@@ -36,7 +36,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "12"
+PARSER_VERSION = "13"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {

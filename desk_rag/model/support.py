@@ -73,10 +73,14 @@ def check(config: Any) -> Support:
         kind = str(rope["rope_type"])
         if kind == "longrope":
             window = min(window, _original_window(text, rope))
+        elif rope.get("llama_4_scaling_beta"):  # from there on queries, so what chunks read, depend on the position
+            window = min(window, int(rope.get("original_max_position_embeddings") or window))
         elif kind not in STATIC_ROPE | {"dynamic"}:
             raise UnsupportedModel(
                 f"RoPE scaling '{kind}' of '{model_type}' is not supported: its keys could not be moved exactly."
             )
+    if getattr(text, "attn_temperature_tuning", False):  # the same, in Llama 4's layers without position
+        window = min(window, int(getattr(text, "floor_scale", None) or window) - 1)
     if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
         window = min(window, int(getattr(text, "attention_chunk_size", None) or window))
     return Support(

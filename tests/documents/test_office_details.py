@@ -217,3 +217,52 @@ def test_comments_of_an_open_document_sheet() -> None:
     document.save(stream)
     blocks = sheets.parse(stream.getvalue(), 10**6).blocks
     assert ("Comment on B2 by Ana: agreed by phone", 2) in [(block.text, block.line_start) for block in blocks]
+
+
+def _printed(*lines: str, size: float = 11.0, leading: float = 15.0) -> list[str]:
+    """The blocks of a PDF page with these lines below one another; an empty line is a gap."""
+    marks = [(60.0, 780.0 - row * leading, size, line) for row, line in enumerate(lines) if line]
+    return [block.text for block in pdf.parse(pdf_of(marks)).blocks]
+
+
+def test_lines_of_an_invoice_in_pdf_stay_lines() -> None:
+    invoice = (
+        "HARBOUR ROWING CLUB     Invoice HRC-04      16 December 2022",
+        "To: Lifeboat Station of Wexley, Ms A. Pell",
+        "Hire of two boats for the regatta, 14 December 2022 ........ £150.00",
+        "PAID 9 January 2023",
+    )
+    bill = (
+        "OAKLEY PRESS    12 Wharf Street, Wexley",
+        "Invoice 2211                                     10 June 2022",
+        "150 programmes, 12 pages, Songs of the River ........ £128.00",
+        "Total ............................................... £174.00",
+        "Please pay within 30 days.",
+    )
+    assert _printed(*invoice)[1:] == list(invoice[1:])
+    assert _printed(*bill)[2:] == list(bill[2:]) and _printed(*bill)[1] == "Invoice 2211 10 June 2022"
+
+
+def test_sentences_of_a_pdf_go_on_over_line_ends_that_came_early() -> None:
+    letter = (
+        "Dear Ms Pell,",
+        "",
+        "I have the pleasure to tell you that your appeal succeeded. The trustees award you",
+        "£1,200 towards",
+        "choral risers. It is to be spent by 30 September 2024, and a report must reach us by",
+        "the end of that year.",
+        "",
+        "Cordelia Wynn, clerk",
+    )
+    assert _printed(*letter) == ["Dear Ms Pell,", " ".join(letter[2:6]), "Cordelia Wynn, clerk"]
+    form = ("Licence for amateur performances, number TL-60932", "Wexley Rowing Club", "Valid until 31 January 2025")
+    assert _printed(*form) == list(form)
+
+
+def test_entries_of_a_list_in_pdf_stay_apart_in_small_letters_too() -> None:
+    entries = (
+        "etype: The type of the string that is to be encoded (see above)",
+        "der: the encoded string",
+        "str len: the length of the data",
+    )
+    assert _printed(*entries) == list(entries)

@@ -193,6 +193,17 @@ def test_scalings_that_depend_on_length_end_where_they_begin_to_change() -> None
     assert check(plain).max_context == 8192
 
 
+def test_queries_scaled_by_position_are_served_up_to_where_that_begins() -> None:
+    from transformers import Llama4TextConfig, Ministral3Config
+
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16_384}
+    scaled = Ministral3Config(rope_parameters={**rope, "llama_4_scaling_beta": 0.1}, max_position_embeddings=262_144)
+    assert check(scaled).max_context == 16_384
+    assert check(Ministral3Config(rope_parameters=rope, max_position_embeddings=262_144)).max_context == 262_144
+    tuned = Llama4TextConfig(attn_temperature_tuning=True, floor_scale=8192, layer_types=["full_attention"] * 48)
+    assert check(tuned).max_context == 8191
+
+
 def test_soft_capped_attention_asks_for_eager() -> None:
     assert check(Gemma2Config()).needs_eager
     assert not check(Gemma3TextConfig()).needs_eager

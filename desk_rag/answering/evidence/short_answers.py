@@ -10,6 +10,7 @@ import re
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.statements.numbers import IN_WORDS
 from desk_rag.answering.requirements.stems import content_stems
 
 _MONTH = rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)}|sept)\.?"
@@ -155,7 +156,12 @@ class ShortAnswers:
         return self._whole_number(begin, begin + len(text)) if text.strip() else None
 
     def _whole_number(self, begin: int, end: int) -> tuple[int, int]:
-        """'15.30' for the '15' that a span ends or begins with inside of a number."""
+        """'15.30' for the '15' that a span ends or begins with inside of a number; also of one in words."""
+        for number in IN_WORDS.finditer(self._sentence):
+            if number.start() < begin < number.end():
+                begin = number.start()
+            if number.start() < end < number.end():
+                end = number.end()
         behind = _REST_OF_NUMBER.match(self._sentence, end) if self._sentence[end - 1].isdigit() else None
         before = _BEGIN_OF_NUMBER.search(self._sentence, 0, begin) if self._sentence[begin].isdigit() else None
         return (begin if before is None else before.start()), (end if behind is None else behind.end())

@@ -37,6 +37,7 @@ from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import name_day
 from desk_rag.answering.questions.one_fact.day_files import by_day_files
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
+from desk_rag.answering.questions.one_fact.stated_count import stated_first
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
@@ -180,8 +181,11 @@ def _of_whole_folder(
     elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
     else:
-        named = named_files(reader.store, question, under).indexed
-        events = whole_folder_answer(reader.store, question, request, named or under)
+        under = named_files(reader.store, question, under).indexed or under
+        events = whole_folder_answer(reader.store, question, request, under)
+        if request.form is Form.COUNT and reader.span_scorer is not None:
+            look = SecondLook(reader.store, reader.span_scorer, reader.top_k, under)
+            events = stated_first(events, partial(_one_fact, reader, question, look), reader.store, question, under)
     return (yield from _passing(events))
 
 

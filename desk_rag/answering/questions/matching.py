@@ -73,6 +73,8 @@ class _Score:
     """The names are spelled as in the question."""
     share: float
     """Share of the other words."""
+    of_file: bool
+    """Only file or heading has the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,9 @@ def match(
 
 
 def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:
-    """Return the lines that contain all names, if there are any; of these, those with most of the other words."""
+    """Return the lines with all other words, or else with all names and most of the other words."""
+    whole = [(score, row) for score, row in kept if score.share == 1.0] if wanted.others else []
+    kept = whole or [(score, row) for score, row in kept if not score.of_file]
     named = any(score.named for score, _ in kept)
     chosen = [(score, row) for score, row in kept if score.named or not named]
     best = max((score.share for score, _ in chosen), default=0.0)
@@ -171,14 +175,15 @@ def _scored(passage: Passage, wanted: _Wanted, *, whole_tables: bool = False) ->
     for unit in quotable(passage.chunk.text):
         stems = content_stems(unit)
         inside = _held(wanted.names, stems)
-        if wanted.names and (not inside or _held(wanted.names, stems | around) != wanted.names):
-            continue
         others = _held(wanted.others, stems)
+        is_named = bool(inside or (others and others == wanted.others))
+        if wanted.names and (not is_named or _held(wanted.names, stems | around) != wanted.names):
+            continue
         if not wanted.names and not others and not (whole_tables and len(amounts.fields_of(unit)) > 1):
             continue
         share = len(_held(wanted.others, stems | around)) / len(wanted.others) if wanted.others else 1.0
         exact = wanted.names <= stems | around
-        yield _Score(inside == wanted.names, exact, share), Row(passage, unit)
+        yield _Score(inside == wanted.names, exact, share, bool(wanted.names) and not inside), Row(passage, unit)
 
 
 def _held(wanted: frozenset[str], stems: set[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ from desk_rag.answering.events import (
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions.conditions import Condition, conditions, needed
+from desk_rag.answering.questions.disagreement.newest import day_of
+from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.questions.narrowing import also_as
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_PAID = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _MOST_ROWS = 200
 """Rows that are shown; more are counted."""
 _MOST_NEAR = 5
@@ -73,7 +77,8 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     if not decided:
         if request.form is Form.COUNT and not _countable(store, request.subject, under):
             return
-        matches = yield from _matches(store, request.subject, under)
+        of_form = _matches_in_period if request.form is Form.TOTAL else _matches
+        matches = yield from of_form(store, request.subject, under)
     assert matches is not None
     disregarded = [] if decided else [condition.asked for condition in asked_conditions if needed(condition)]
     if disregarded and not matches.rows:
@@ -94,6 +99,7 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
         text = "\n".join([text, *_copies(store, rows[:_MOST_ROWS], matches)])
     read = (began, matches.passages, matches.files)
     doubtful = bool(disregarded) or (matches.only_near and request.form in (Form.COUNT, Form.TOTAL))
+    doubtful = doubtful or (request.form is Form.COUNT and not decided and not _is_one_list(rows, request.subject))
     yield from finish(store, question, text, shown, under, read, support=0.0 if doubtful else None)
 
 
@@ -156,6 +162,18 @@ def _matches(
             return event
         yield event
     raise AssertionError("matching ends with its matches")
+
+
+def _matches_in_period(store: Store, subject: str, under: Sequence[Path]) -> Generator[AnswerEvent, None, Matches]:
+    """The matches; of several years, those in documents of that time: 'we paid in premiums from 2022 to 2025'."""
+    if len(set(_YEAR.findall(subject))) < 2:
+        return (yield from _matches(store, subject, under))
+    plain, period = take_period(_PAID.sub(" ", subject), datetime.now(UTC).astimezone().date())
+    matches = yield from _matches(store, plain, under)
+    if period is not None:
+        days = {row.passage.path: day_of(store, row.passage.path) for row in matches.rows}
+        matches.rows = [row for row in matches.rows if period.holds(days[row.passage.path])]
+    return matches
 
 
 def _decide(matches: Matches, asked_conditions: Sequence[Condition]) -> list[str]:
@@ -251,6 +269,20 @@ def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
     """True if the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
     noun = subject.split()[0].lower()
     return noun in _COUNTED or stands_for_files(store, noun, under)
+
+
+def _is_one_list(rows: Sequence[Row], subject: str) -> bool:
+    """True if lines are what is counted, or each line stands for one thing: rows of a table, one label of each file."""
+    cells, files = [amounts.fields_of(row.text) for row in rows], {row.passage.path for row in rows}
+    first = next(iter(cells[0]), "")
+    if subject.split()[0].lower() in _COUNTED:
+        return True
+    if not first or {next(iter(one), "") for one in cells} != {first}:
+        return False
+    if len(files) == len(rows) > 1:
+        return all(len(one) == 1 for one in cells)
+    in_passage = [line for line in rows[0].passage.chunk.text.split("\n") if line.startswith(f"{first}: ")]
+    return len(files) == 1 and len({*in_passage, *(row.text for row in rows)}) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -17,6 +18,9 @@ _DAY_MONTH = re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}\b{_YEAR}", re.I)
 _MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}\b(?!\d){_YEAR}", re.I)
 _MONTH_ONLY = re.compile(
     rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
+)
+_NUMERIC = re.compile(
+    r"(?<![\d./-])(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)(?!\d)"
 )
 _ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12]\d|3[01]))?\b")
 _COUNTS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
@@ -71,6 +75,17 @@ def dates(text: str) -> list[Date]:
             number = int(month) if month.isdigit() else [name[:3] for name in MONTHS].index(month[:3]) + 1
             all_dates.append(Date(int(parts["year"] or 0), number, int(parts.get("day") or 0)))
     return all_dates
+
+
+def numeric_dates(text: str) -> Iterator[tuple[int, list[Date]]]:
+    """The begin of each date such as '30/06/2025', with the days that it may mean: '02/01/2025' is one of two."""
+    for match in _NUMERIC.finditer(text):
+        first, second = int(match["first"]), int(match["second"])
+        months = {second: first, first: second} if first != second else {first: first}
+        valid = [(month, day) for month, day in months.items() if 0 < month <= 12 and 0 < day <= 31]
+        days = [Date(int(match["year"]), month, day) for month, day in valid]
+        if days:
+            yield match.start(), days[:1] if match["by"] == "." else days
 
 
 def without_dates(text: str) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.dates import MONTHS, numeric_dates
 from desk_rag.answering.requirements.stems import content_stems
 
 Value = str | int | tuple[int, int]
 
 _WEEKDAYS = tuple("monday tuesday wednesday thursday friday saturday sunday".split())  # noqa: SIM905
-_YEAR = re.compile(r"(?<![\w.,])(?P<year>(?:19\d\d|20[0-4]\d))(?![\w]|[.,]\d)|(?<=[_-])(?P<last>20[0-4]\d)(?!\d)")
+_YEAR = re.compile(
+    r"(?<![\w.,])(?P<year>(?:19\d\d|20[0-4]\d))(?![\w]|[.,]\d)|(?:(?<=[_-])|(?<=\d\.\d\d\.))(?P<last>20[0-4]\d)(?!\d)"
+)
 _MONTH_NAMES = "|".join(name if name in ("may", "march") else f"{name}|{name[:3]}" for name in MONTHS)
 _MONTH = re.compile(rf"(?<![\w])(?P<name>{_MONTH_NAMES})\.?(?![\w'’])", re.I)
 _ISO_MONTH = re.compile(r"(?<!\d)(?:19|20)\d\d-(?P<number>[01]\d)(?:-(?P<day>[0-3]\d))?(?!\d)")
@@ -221,6 +223,7 @@ def _months(text: str) -> Iterator[tuple[int, Value]]:
             yield match.start(), _month(match["name"])
     for match in _ISO_MONTH.finditer(text):
         yield match.start(), int(match["number"])
+    yield from ((begin, day.month) for begin, days in numeric_dates(text) for day in days)
 
 
 def _days(text: str) -> Iterator[tuple[int, Value]]:
@@ -232,6 +235,7 @@ def _days(text: str) -> Iterator[tuple[int, Value]]:
     for match in _ISO_MONTH.finditer(text):
         if match["day"]:
             yield match.start(), (int(match["number"]), int(match["day"]))
+    yield from ((begin, (day.month, day.day)) for begin, days in numeric_dates(text) for day in days)
 
 
 def _weekdays(text: str) -> Iterator[tuple[int, Value]]:

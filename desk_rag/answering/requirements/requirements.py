@@ -16,6 +16,7 @@ from functools import cached_property
 from desk_rag.answering.requirements.correspondence import Correspondents, correspondents, header_of, headers
 from desk_rag.answering.requirements.mentions import (
     CODE,
+    YEAR,
     Kind,
     Value,
     WordKind,
@@ -37,6 +38,15 @@ _BEFORE_DASH = re.compile(r"(?:[^:\n]{2,24}:\s)?(?P<name>[^\W\d_a-z]\w+(?:\s[^\W
 _NO_NAMES = frozenset(
     "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr christmas easter".split()  # noqa: SIM905
 )
+
+
+_FOR_YEAR = re.compile(r"\bfor\s+(?:the\s+year\s+)?(?:19|20)\d\d\b", re.I)
+"""'The subscription for 2024', in minutes of 2023."""
+_BEGINNING = content_stems(
+    "joined since born birth birthday hired started founded built established entered appointed elected registered"
+)
+"""Columns that say when something began that the other cells of a row are about today."""
+_ASKS_BEGINNING = _BEGINNING | content_stems("join start begin new old become became came bear")
 
 
 class Fit(IntEnum):
@@ -63,16 +73,20 @@ class Requirement:
     """Words of the question that state it."""
     kind: Kind
     wanted: frozenset[Value]
+    is_of_row: bool = False
+    """True for a time of which the other cells of a row are to be: not 'Joined: 2018' for a subscription."""
 
     def fit(self, place: Place, begin: int, end: int) -> Fit:
         """Compare with characters [begin, end) of the place's text."""
-        mentioned = self.kind.values(place.text[place.marker_before(begin) : end])
+        text = place.text[place.marker_before(begin) : end]
+        mentioned = self.kind.values(_without_beginnings(text) if self.is_of_row else text)
         if self.wanted & mentioned:
             return Fit.STATED
         labelled = self.kind.values(place.labels)
         in_labels = bool(self.wanted & labelled)
         if mentioned:
-            return Fit.NEARBY if in_labels else Fit.OTHER
+            is_for_other = self.kind is YEAR and _FOR_YEAR.search(text) is not None
+            return Fit.NEARBY if in_labels and not is_for_other else Fit.OTHER
         if in_labels:
             return Fit.STATED
         for line in place.sections_before(begin):
@@ -167,6 +181,13 @@ class _Letter:
         return Fit.STATED if any(map(self.who.are, in_chunk)) else Fit.OTHER
 
 
+def _without_beginnings(text: str) -> str:
+    """A row of a table without the cells that say when something began: 'Joined: 2018'; other text as it is."""
+    cells = text.split("; ")
+    kept = [cell for cell in cells if not (": " in cell and content_stems(cell.partition(": ")[0]) & _BEGINNING)]
+    return "; ".join(kept) if len(cells) > 2 else text
+
+
 class Requirements:
     """What one question requires of its evidence; falsy if it requires nothing."""
 
@@ -175,10 +196,11 @@ class Requirements:
 
     @cached_property
     def _all(self) -> tuple[Requirement | _Name | _Letter, ...]:
-        valued = [
-            Requirement(asked, kind, frozenset({value}))
-            for kind, value, asked in (*dated_kinds(self._question), *numbered_kinds(self._question))
-        ]
+        is_of_row = not content_stems(self._question) & _ASKS_BEGINNING
+        valued = [Requirement(asked, kind, frozenset({value}), is_of_row)
+                  for kind, value, asked in dated_kinds(self._question)]  # fmt: skip
+        numbered = numbered_kinds(self._question)
+        valued += [Requirement(asked, kind, frozenset({value})) for kind, value, asked in numbered]
         named = [requirement.asked for requirement in valued]
         valued += [
             _Reference(asked, kind, frozenset({value}))

@@ -172,13 +172,12 @@ class WrittenStream:
             return
         plain, cited = claims.without_markers(text)
         plain = plain.rstrip()
-        if not plain.strip():  # a citation on a line of its own
+        words = claims.plain_words(plain)
+        only_cites = not plain.strip()  # a citation on a line of its own
+        if only_cites or (kind is UnitKind.SENTENCE and self._guard.has_said(words)):
             return
         start = len(self._text) + len(unit.before if self._text else "")
         before = unit.before if self._text else ""
-        words = claims.plain_words(plain)
-        if kind is UnitKind.SENTENCE and self._guard.has_said(words):
-            return
         says_nothing = kind in (UnitKind.OTHER, UnitKind.HEADER) or not claims.is_claim(plain)
         if says_nothing and not (plain.startswith("**") and is_refusal(words)):
             if kind is UnitKind.HEADER:

@@ -213,7 +213,7 @@ _MORE = [
         "Ministral3",
         "scale of queries by position",
         head_dim=16,
-        rope_parameters=_rope("yarn", factor=4.0, original_max_position_embeddings=128, llama_4_scaling_beta=0.1),
+        rope_parameters=_rope("yarn", factor=2.0, original_max_position_embeddings=256, llama_4_scaling_beta=0.1),
     ),
     _named("nemotron", "Nemotron", "rotary of half a head", **_PARTIAL),
     _named(

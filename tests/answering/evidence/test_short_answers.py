@@ -22,6 +22,7 @@ DENTIST = "Dentist Dr Pascoe: 28 November 2024 14:00 to 15:00; Place: 4 Abbey St
         ("What was charged?", "3. Étienne came.", "3.", None),
         ("What sticks?", "2. Door D3 sticks (Gus)", "2. Door D3", "Door D3"),
         ("When does it open?", "It opens from 15.30 to 17.30.", "from 15", "from 15.30"),
+        ("What is the fee?", "It is one hundred and five pounds.", "five pounds", "one hundred and five pounds"),
         ("How much did we pay?", "We paid half of the fee of 78 pounds.", "78 pounds", "half of the fee of 78 pounds"),
         ("How much is the fee?", "We paid half of the fee of 78 pounds.", "78 pounds", "78 pounds"),
         ("How long is it?", "2.4 m is the length of it.", "2.4 m", "2.4 m"),

@@ -28,6 +28,10 @@ _FILES = {
     "trips/ridge-walk.md": "# Lemdal to Hovde\n13 km, 520 m of ascent, four and a half hours.\n",
     "trips/lake-walk.md": "# Round the Tinnvatn\n9 km, 130 m of ascent, two and a half hours.\n",
     "trips/island-walk.md": "# Straumen and back\n21 km, 300 m of ascent, six hours.\n",
+    "members 2025.csv": (
+        "name,voice,joined,amount due,paid so far,remarks\nRuth Kemp,alto,2012,150,150,\nHugh Lorne,bass,2024,150,50,"
+        "the rest by October\nPetra Oxley,alto,2022,150,,promised\n"
+    ),
     "rent.csv": "month,rent_due,rent_received\n2026-03,825,825\n2026-04,825,600\n",
     "pay/payslip-01.txt": "ASHBY COUNCIL\nPayslip January 2026\nGross pay: 1,900.00\nNet pay: 1,412.30\n",
     "pay/payslip-02.txt": "ASHBY COUNCIL\nPayslip February 2026\nGross pay: 1,910.00\nNet pay: 1,420.10\n",
@@ -61,6 +65,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         ),
         ("How many slow worms were counted?", "7 (computed: the sum of the column “count” in 1 row of catch.csv"),
         ("How much rent was received in April 2026?", "600 (computed: the sum of the column “rent_received” in 1 row"),
+        ("How much does Hugh Lorne owe?", "100 (computed: “amount due” 150 less “paid so far” 50)"),
+        ("How much does Petra Oxley still have to pay?", "150 (computed: “amount due” 150 less “paid so far” 0)"),
+        (
+            "Which members have not yet paid their whole subscription for 2025?",
+            "Hugh Lorne (100), Petra Oxley (150) (computed: what is left to pay in 2 of 3 rows of members 2025.csv)",
+        ),
         ("How much rent was due in 2026?", "1,650 (computed: the sum of the column “rent_due” in 2 rows"),
         ("What is the total of my net pay in 2026?", "2,832.40 (computed: the sum of the line “Net pay” in 2 lines of"),
         ("What is the total of my net pay in January 2026?", "1,412.30 (computed: the sum of the line “Net pay” in 1"),
@@ -92,6 +102,7 @@ def test_what_is_computed(desk: Store, question: str, answer: str) -> None:
         "Which boat has the highest mast?",
         "How many trout were counted in the north?",
         "How many members were elected in 2026?",
+        "How much does Alma Reed owe?",
         "What changed in 2019?",
         "Which plan is the longest?",
         "How many walks longer than 10 miles are there?",

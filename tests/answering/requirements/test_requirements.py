@@ -93,3 +93,21 @@ def test_what_a_line_tells_of_one_person_it_does_not_tell_of_another() -> None:
 
 def test_a_letter_behind_a_digit_is_no_name() -> None:
     assert "B" not in Requirements("What did class 7B's trip cost?").asked
+
+
+@pytest.mark.parametrize(
+    ("question", "row", "is_met"),
+    [
+        ("What was the subscription in 2018?", "Name: Ben Yew; Joined: 2018; Subscription: 120", False),
+        ("Who joined in 2018?", "Name: Ben Yew; Joined: 2018; Subscription: 120", True),
+        ("What was the subscription in 2018?", "Name: Ben Yew; Joined: 2001; Year: 2018; Subscription: 120", True),
+        ("What was paid in on 30 June 2025?", "Date: 30/06/2025; Description: BOX OFFICE; Paid in: 1576.00", True),
+        ("What was paid in on 2 January 2025?", "Date: 02/01/2025; Description: SUBS; Paid in: 1150.00", True),
+        ("What was paid in on 3 June 2025?", "Date: 30/06/2025; Description: BOX OFFICE; Paid in: 1576.00", False),
+        ("What was paid in on 30 June 2025?", "Date: 30.06.2025; Description: BOX OFFICE; Paid in: 1576.00", True),
+        ("What was the subscription in 2023?", "The subscription for 2024 will be £135.", False),
+    ],
+)
+def test_a_day_in_digits_is_one_and_a_beginning_is_no_year_of_a_row(question: str, row: str, is_met: bool) -> None:
+    unmet = Requirements(question).unmet(Place(row, "", 0), 0, len(row))
+    assert not unmet if is_met else unmet

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.questions.disagreement.values import differ
+from desk_rag.answering.requirements.statements.numbers import numbers_of
 from tests.answering.whole_desk.test_questions import engine_over, printed
 
 FILES = {
@@ -53,6 +55,20 @@ FILES = {
     ),
     "care/Larkmead 2026.md": (
         "Larkmead House\n6 March 2026\n\nthe weekly fee at Larkmead House is £1,265 from 1 April 2026.\n"
+    ),
+    "cover/Castle renewal 2023.md": "Castle Mutual\n1 April 2023\n\nCover for claims is up to five million crowns.\n",
+    "cover/Castle renewal 2024.md": "Castle Mutual\n1 April 2024\n\nCover for claims is up to 10,000,000 crowns.\n",
+    "cover/Castle renewal 2025.md": "Castle Mutual\n1 April 2025\n\nCover for claims is up to ten million crowns.\n",
+    "grant/award.md": "Arts Trust\n4 October 2023\n\nThe Trust awards the yard 1,200 crowns towards a new slip.\n",
+    "grant/treasurer 2024.md": (
+        "# Money in 2023, report of 1 March 2024\n\nThe Trust gave 1,200 crowns, which the yard has not spent yet."
+        " Without it we would have lost 164 crowns.\n"
+    ),
+    "trip/plan.md": "# Plan of 18 May 2025\n\nThe coach to Lincoln goes from the market square at half past seven.\n",
+    "trip/coach.eml": (
+        "From: Hargreaves Coaches <office@hargreaves.example>\nTo: Otto <otto@yard.example>\n"
+        "Date: Tue, 21 Jan 2025 08:00:00 +0100\nSubject: Coach to Lincoln\n\nDear Otto,\n\nthe coach to Lincoln goes"
+        " from the market square on Saturday 17 May at 7.30 in the morning.\n"
     ),
     "policies/home-policy-2023.md": (
         "Home policy, schedule of 1 September 2023\n\nExcess for escape of water: £200.\n"
@@ -171,7 +187,38 @@ def test_numbers_that_begin_alike_are_two(engine: AnswerEngine) -> None:
         "How warm is the hall?",
         "What did the roof of the shed cost?",
         "Below which pressure does the boiler stop?",
+        "At what time does the coach to Lincoln go?",
+        "How much did the Trust award the yard?",
     ],
 )
 def test_what_one_document_says_or_two_say_alike_stands_alone(engine: AnswerEngine, question: str) -> None:
     assert "something else" not in printed(engine, question)
+
+
+def test_a_document_that_agrees_with_the_newest_does_not_say_something_else(engine: AnswerEngine) -> None:
+    text = printed(engine, "Up to what sum is the cover for claims?")
+    assert any(line.startswith(("ten million", "10,000,000")) for line in text.splitlines())
+    assert "Castle renewal 2023.md of 1 April 2023 says something else, see [" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ten million pounds", "£10,000,000"),
+        ("half past seven", "at 7.30 in the morning"),
+        ("19:30", "7.30 pm"),
+        ("28 June 2025", "2025-06-28"),
+        ("one hundred and five pounds", "£105.00"),
+        ("twenty-one days", "21 days"),
+        ("1.5 million", "1,500,000"),
+    ],
+)
+def test_a_value_is_the_same_in_words_and_in_digits(one: str, other: str) -> None:
+    assert numbers_of(one) <= numbers_of(other) and numbers_of(one)
+    assert not differ((one, f"It is {one}."), (other, f"It says {other}."))
+
+
+def test_other_values_in_words_differ() -> None:
+    assert differ(("Fourteen days", "Fourteen days' notice is given."), ("twenty-one days", "It is twenty-one days."))
+    assert differ(("£38", "The rent is £38."), ("forty-two pounds", "The rent is forty-two pounds."))
+    assert numbers_of("one of them, two or three") == {"2", "3"}

@@ -19,13 +19,14 @@ from desk_rag.answering.questions.disagreement.values import (
     VALUE,
     differ,
     log_odds,
-    numbers_of,
     value_in,
 )
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.requirements.correspondence import is_header
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
+from desk_rag.answering.requirements.statements.numbers import numbers_of
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 
@@ -41,6 +42,8 @@ _ASKS_FOR_TEXT = re.compile(r"^(?:why|how)\b(?!\s+(?:much|many|long|high|old|far
 """Asks for a reason or a way, which a later one does not replace."""
 _MOST_WORDS = 8
 """Words of a value; a longer text is not replaced by another."""
+_SUPPOSES = re.compile(r"\b(?:would|could|might)\s+(?:not\s+)?have\b|^without\b", re.I)
+"""Says what was not so: 'Without it we would have lost £164.'"""
 _FEWEST_SHARED = 2
 """Words that a sentence which announces a change, and what it stands under, share with the question."""
 _LEAST_LOG_ODDS = -2.0
@@ -88,7 +91,7 @@ def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Ite
     asked, of_answer = content_stems(question), content_stems(answer)
     numbers, words, about = numbers_of(answer), of_answer - asked, asked - of_answer
     labels = content_stems(f"{place_of_passage(passage).labels} {passage.title}")
-    units = list(quotable(passage.chunk.text))
+    units = [unit for unit in quotable(passage.chunk.text) if not is_header(unit) and not _SUPPOSES.search(unit)]
     for unit, following in zip(units, [*units[1:], ""], strict=True):
         names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
         names_old = names_old and not _counts_other(numbers, unit, f"{question} {quote}")

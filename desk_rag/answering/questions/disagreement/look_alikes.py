@@ -43,6 +43,7 @@ from desk_rag.answering.questions.disagreement.values import (
     VALUE,
     differ,
     log_odds,
+    says_same,
     units_of,
     value_in,
 )
@@ -53,6 +54,7 @@ from desk_rag.answering.questions.one_fact.holders import newer_holder
 from desk_rag.answering.questions.one_fact.rewriting import doubted
 from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
+from desk_rag.answering.requirements.correspondence import is_header
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
@@ -169,14 +171,14 @@ def with_others(
         sources = tuple(replace(source, number=source.number + first) for source in shown.sources)
         citations = tuple(replace(one, source_number=one.source_number + first) for one in shown.citations)
         yield Retrieved((*done.sources, *sources))
-        for citation in citations:
-            yield Evidence(citation)
         both = replace(done, sources=(*done.sources, *sources), citations=(*done.citations, *citations))
         if corrected is not None:
             first_quote, correction, *rest = both.citations
             both = replace(both, text=corrected[1], citations=(correction, first_quote, *rest))
         else:
             both = _at_time_asked(both, store, question, rows, span_scorer)
+        both = both if both.text == done.text else _without_agreeing(both)
+        yield from (Evidence(citation) for citation in citations if citation in both.citations)
         yield from text if both.text == done.text else [AnswerText(both.text)]
         comparison = said_by(store, both.citations[0], both.citations[1:])
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
@@ -192,6 +194,12 @@ def _correction(
     if asks_then(question) or asks_whether(question) or not _asks_plainly(replace(done, support=None), question):
         return None
     return correction_of(store, done, question, under, span_scorer)
+
+
+def _without_agreeing(done: Answer) -> Answer:
+    """The answer without further quotes that state its value too: they spoke against the one it replaced."""
+    first, *others = done.citations
+    return replace(done, citations=(first, *(one for one in others if not says_same(done.text, one.quote))))
 
 
 def _at_time_asked(
@@ -245,7 +253,7 @@ def _other_values(
         is_newer = of_value and _is_newer(store, source.path, citation.path, question)
         wanted = [own, of_value] if is_newer else [own]
         (scores,) = span_scorer.read(question, [place_of_source(source)])
-        units = [unit for unit in quotable(source.text) if pattern.search(unit)]
+        units = [unit for unit in quotable(source.text) if pattern.search(unit) and not is_header(unit)]
         units = [unit for unit in units if _is_money_like(done.text, citation.quote, unit)]
         lines = {unit: _line_of(source.text, unit) if asks_at_last(question) else unit for unit in units}
         odds = {unit: log_odds(scores, source.text, unit) for unit in units}
@@ -359,12 +367,13 @@ def _answering(
     for passage in passages:
         for unit in quotable(passage.chunk.text):
             stems = content_stems(unit)
-            if kind is not None and not is_of_kind(kind, unit):
+            if is_header(unit) or (kind is not None and not is_of_kind(kind, unit)):
                 continue
             is_asked = len(question) > 1 and question <= frame & stems
             if not is_asked and (len(frame & stems) < _OF_FRAME * len(frame) or not of_question <= stems):
                 continue
-            return Row(passage, unit) if answer.casefold().strip(". ") not in unit.casefold() else None
+            is_in_words = VALUE.search(answer) is not None and says_same(answer, unit)
+            return None if is_in_words or answer.casefold().strip(". ") in unit.casefold() else Row(passage, unit)
     return None
 
 

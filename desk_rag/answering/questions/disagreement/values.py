@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.statements.numbers import NUMBER_WORDS, numbers_of
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScores
 
 _SPANS = 12
-_WORD_NUMBERS = "two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
-VALUE = re.compile(rf"\d|\b(?:{'|'.join(_WORD_NUMBERS)})\b", re.I)
+VALUE = re.compile(rf"\d|\b(?:{'|'.join(NUMBER_WORDS[2:])})\b", re.I)
 PERSON = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
 _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "The", "Our", "New"})
-_NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
 _CHANGED = (
     r"correct(?:ion|ed|s)|errat(?:um|a)|should\s+(?:read|have\s+(?:been|read))|(?:has|have)\s+(?:been\s+)?changed"
     r"|(?:is|are)\s+(?:hereby\s+)?(?:replaced|amended|superseded)|(?:is|are)\s+now"
@@ -30,14 +29,16 @@ CORRECTS = re.compile(
     re.I,
 )
 """Takes back what it names, or says it of the past."""
-_UNIT = re.compile(r"[€$£%]|[^\W\d_]{2,}")
+_UNIT = re.compile(r"[^\W\d_]{2,}|%")
+_SIGNS = {"£": " pounds ", "€": " euros ", "$": " dollars "}
 _RATE = re.compile(r"\b(?:an?|per|each)\s+[a-z]+")
 _NO_UNITS = frozenset(MONTHS) | frozenset(
     """
+    half quarter past clock hundred thousand million
     at on in by from to of the and or about only now is was most least per each every until since am pm
     mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday
     """.split()  # noqa: SIM905
-)
+) | frozenset(NUMBER_WORDS)
 
 
 def log_odds(scores: SpanScores, text: str, unit: str) -> float:
@@ -71,20 +72,19 @@ def differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
     return not all(units) or bool(units[0] & units[1])
 
 
+def says_same(value: str, sentence: str) -> bool:
+    """True if a sentence states a value, in whichever form, and does not take it back."""
+    marks = _marks(value)
+    return bool(marks) and marks <= _marks(sentence) and not CORRECTS.search(sentence)
+
+
 def units_of(value: str) -> set[str]:
     """The words of what a value counts: hours in '30 hours a week', and none in '12.40 an hour'."""
+    for sign, word in _SIGNS.items():
+        value = value.replace(sign, word)
     return set(_UNIT.findall(_RATE.sub(" ", value.lower()))) - _NO_UNITS
 
 
 def _marks(text: str) -> set[str]:
     """The numbers of a text; of one without any, its words with a capital letter."""
     return numbers_of(text) or {word for word in PERSON.findall(text) if word not in _TITLES}
-
-
-def numbers_of(text: str) -> set[str]:
-    """The numbers of a text: '1,150' as '1150', '40.0' as '40', 'two' as '2'."""
-    plain = (re.sub(r",(?=\d{3}\b)", "", number) for number in _NUMBER.findall(text))
-    in_words = {
-        str(_WORD_NUMBERS.index(word) + 2) for word in re.findall(r"[a-z]+", text.lower()) if word in _WORD_NUMBERS
-    }
-    return in_words | {re.sub(r"\.0+$", "", number) for number in plain}

@@ -18,7 +18,7 @@ from desk_rag.answering.questions.folder import (
     named_alike,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, groups, measures, sums
+from desk_rag.answering.questions.folder.tables import extremes, groups, measures, owed, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -30,6 +30,7 @@ _OF_FILES: tuple[_Answering, ...] = (compare.answer, about_file.answer, changes.
 """Ways that look for the names of files themselves."""
 _WAYS: tuple[_Answering, ...] = (
     documents.answer,
+    owed.answer,
     sums.answer,
     groups.answer,
     extremes.answer,

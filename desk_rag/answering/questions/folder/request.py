@@ -205,10 +205,16 @@ _GROUP = re.compile(
 )
 _PAYS = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _OWN_EXPENSE = re.compile(rf"\b(?:I|we)\s+(?:still\s+)?{_PAY}\b|\b(?:charged?|bill(?:ed)?|invoiced?)\b", re.I)
-_TO_PAY = re.compile(r"\b(?:I|we)\s+(?:still\s+)?(?:owe|(?:have|need)\s+to\s+pay|must\s+pay)\b", re.I)
+_TO_PAY = re.compile(
+    r"\b(?:I|we)\s+(?:still\s+)?(?:owe|(?:have|need)\s+to\s+pay|must\s+pay)\b"
+    r"|\b(?:I|we)\s+(?:have\s+|had\s+)?(?:received?|got|get|were\s+sent|been\s+sent)\b|\bsen[dt]\s+(?:to\s+)?(?:us|me)\b",
+    re.I,
+)
+"""Words of a question for what others sent, and what is to be paid."""
 _OWN = re.compile(
     r"\b(?:my|our)\s+own\s+(?:(?:un)?paid\s+|open\s+|outstanding\s+)?(?=invoices?\b|bills?\b)"
-    r"|\s+(?:(?:that|which)\s+)?(?:I|we)\s+(?:have\s+|had\s+)?(?:sent|issued|wrote|written)(?:\s+out)?\b",
+    r"|\s+(?:(?:that|which)\s+)?(?:I|we)\s+(?:have\s+|had\s+)?(?:sent|issued|wrote|written)(?:\s+out)?\b"
+    r"|\s+(?:did|do|have|had)\s+(?:I|we)\s+(?:sen[dt]|issued?|write|written)(?:\s+out)?\b",
     re.I,
 )
 _OWED = re.compile(r"\bow(?:e[sd]?|ing)\b", re.I)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -40,6 +41,8 @@ class Selection:
     """Documents that say they are not paid, where the question asks what was: they are no part of the sum."""
     own: list[Record] = field(default_factory=list)
     """Documents of the own firm to others, where the question asks what 'we' paid."""
+    is_sender_unknown: bool = False
+    """True if the question asks what 'we' sent, and no document shows who 'we' are."""
     sent: list[Record] = field(default_factory=list)
     """Those of `chosen` that the own firm sent to others."""
     amounts: dict[int, Amount] = field(default_factory=dict)
@@ -60,13 +63,13 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
     of_topic = _of_topic(records, request, selection)
     if of_topic is None:
         return None
-    own = own_issuers(records)
-    if request.is_own and own:
-        of_topic = [record for record in of_topic if record.party.casefold() in own]
-    elif request.is_expense and own:
+    own = {id(record) for record in own_documents(records)}
+    if request.is_own:
+        selection.is_sender_unknown = not own
+        of_topic = [record for record in of_topic if id(record) in own] if own else of_topic
+    elif request.is_expense:
         topic = stems_in(request.topic)
-        selection.own = [record for record in of_topic
-                         if record.party.casefold() in own and not topic & stems_in(record.party)]  # fmt: skip
+        selection.own = [record for record in of_topic if id(record) in own and not topic & stems_in(record.party)]
         of_topic = [record for record in of_topic if record not in selection.own]
     for record in _in_period(of_topic, request, selection):
         first = next((one for one in selection.chosen if _same(one, record)), None)
@@ -74,11 +77,25 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
             selection.repeated.append((record, first))
         elif _is_paid_as_asked(record, request, selection) and _has_amount(record, request, selection):
             selection.chosen.append(record)
-    selection.sent = [record for record in selection.chosen if record.party.casefold() in own]
+    selection.sent = [record for record in selection.chosen if id(record) in own]
     if request.period is not None:
         mentioning = selection.only_mention
         selection.only_mention = [record for record in mentioning if request.period.holds(record.date) is True]
     return selection
+
+
+def own_documents(records: Sequence[Record]) -> list[Record]:
+    """The documents that the own firm sent: by its name or, where none names its sender, by the letters of a number."""
+    own = own_issuers(records)
+    series = {_series(record) for record in records if record.party.casefold() in own} - {""}
+    return [record for record in records
+            if record.party.casefold() in own or (not record.party and _series(record) in series)]  # fmt: skip
+
+
+def _series(record: Record) -> str:
+    """The letters before the number of a document: 'LSS' of 'LSS-04'."""
+    letters = re.match(r"[A-Za-z]{2,}(?=\W?\d)", record.number)
+    return letters[0] if letters is not None else ""
 
 
 def own_issuers(records: Sequence[Record]) -> set[str]:

@@ -102,7 +102,11 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             every = len(reading.records)
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
             count = len(selection.chosen)
-            of_them = f"{request.kind.plural(count)}{_those(request, selection, count)}{of_all}"
+            of_all += _without_amount(selection)
+            those = _those(request, selection, count)
+            of_them = f"{request.kind.plural(count)}{those}{of_all}"
+            if not count and selection.without_amount:
+                of_them = f"No {request.kind.name} with an amount that could be read{those}{of_all}"
             if request.task is Task.COUNT:
                 kind = request.kind.plural(2).removeprefix("2 ")
                 return f"{count:,} (counted: {kind}{_those(request, selection)}{of_all})"
@@ -119,6 +123,11 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             most = f"{len(shown)} " if request.most > 1 else ""
             alike = f" ({len(shown)} are alike)" if len(shown) > request.most else ""
             return f"The {most}{request.task.value} of {of_them}{alike}:"
+
+
+def _without_amount(selection: Selection) -> str:
+    unread = len(selection.without_amount)
+    return f"; no amount could be read from {unread:,}" if unread else ""
 
 
 def _total(request: Request, selection: Selection, reading: Reading) -> str:
@@ -143,7 +152,7 @@ def _total(request: Request, selection: Selection, reading: Reading) -> str:
         kinds, party = request.kind.plural(2).removeprefix("2 "), clean_name(selection.sent[0].party)
         both = f"{_sum(by_own, request)} in {kinds} that {party} sent, {_sum(by_others, request)} in those of others"
         return f"{both} (computed: the sums of {of_kind}{by_date})"
-    return f"{total} (computed: the {_computed(request)} {of_kind}{by_date})"
+    return f"{total} (computed: the {_computed(request)} {of_kind}{_without_amount(selection)}{by_date})"
 
 
 def _whether_paid(request: Request, selection: Selection) -> str:
@@ -258,6 +267,8 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
     if selection.own:
         sender = clean_name(selection.own[0].party)
         yield f"Left out, because {sender} sent them to others: {names(selection.own)}."
+    if selection.is_sender_unknown:
+        yield f"Whose {request.kind.plural(2).removeprefix('2 ')} these are could not be told: none names both sides."
     if selection.vague:
         yield f"Left out, because their date is not clear: {names(selection.vague)}."
     if selection.only_mention:

@@ -17,7 +17,7 @@ _TIMED = re.compile(
     r"\s*[\[(]?(?:\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2} [ \d]\d)?[T ,]*\d\d:\d\d(?::\d\d)?\b"
 )
 """Begins with a time: a line of a log."""
-_UNFINISHED = re.compile(
+UNFINISHED = re.compile(
     r"(?:^|\s)(?:an?|the|this|that|these|those|my|your|his|her|its|our|their|of|to|in|on|at|by|for|from|with|and|or|but|if"
     r"|is|are|was|were|be|been|has|have|had|will|would|can|could|should|must|may|not|which|who|than|as)$"
 )
@@ -25,11 +25,14 @@ _UNFINISHED = re.compile(
 _DATED = re.compile(r"\s*(?:\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b")
 """Begins with a day: an entry of a diary or record."""
 _LABEL = re.compile(r"\s*[A-Z][\w ]{1,30}:\s")
+_LEADERS = re.compile(r"(?:\.\s?){4,}|…\s?…|_{4,}")
+"""Dots that lead the eye from a thing to its price or page."""
+_PRICE_AT_END = re.compile(r"(?:\s{2,}|\t)[£$€¥]?\s*\d[\d.,]*\s*[€£$¥]?\s*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FEWEST_COLUMNS, _FEWEST_ROWS = 3, 2
 _PAIR = 2
 """Lines of a paragraph in which the first is always full."""
-_NARROWEST_WRAP = 45
+NARROWEST_WRAP = 45
 """Characters: nobody wraps prose narrower than this, so shorter lines were broken on purpose."""
 
 
@@ -88,6 +91,8 @@ def _continues(line: str, following: str, opening: str, width: int, *, wrapped: 
     """True if `following` goes on where `line` was wrapped; `opening` is the first line of the block so far."""
     if LIST_ITEM.match(following) or _TIMED.match(following) or (_DATED.match(opening) and _DATED.match(following)):
         return False
+    if _PRICE_AT_END.search(line) or is_form_break(line, following):
+        return False
     if LIST_ITEM.match(opening) and indent(following) > indent(opening):
         return True
     return _is_wrap(line, following, width, wrapped=wrapped)
@@ -97,13 +102,18 @@ def _is_wrap(line: str, following: str, width: int, *, wrapped: bool) -> bool:
     """True if the next word would not have fitted, or if a long line ends in the middle of a sentence.
 
     The longest lines of a form have no room for the next word either, so some line must go on in small letters
-    (`wrapped`), and a label always begins anew.
+    (`wrapped`).
     """
-    if width < _NARROWEST_WRAP:
+    if width < NARROWEST_WRAP:
         return False
-    if wrapped and _is_full(line, following, width) and not _LABEL.match(following):
+    if wrapped and _is_full(line, following, width):
         return True
-    return len(line.rstrip()) >= _NARROWEST_WRAP and bool(_UNFINISHED.search(line.rstrip()))
+    return len(line.rstrip()) >= NARROWEST_WRAP and bool(UNFINISHED.search(line.rstrip()))
+
+
+def is_form_break(line: str, following: str) -> bool:
+    """True between lines of a form or bill: one has dots that lead to a price, or the next begins with a label."""
+    return bool(_LEADERS.search(line) or _LEADERS.search(following) or _LABEL.match(following))
 
 
 def _is_full(line: str, following: str, width: int) -> bool:

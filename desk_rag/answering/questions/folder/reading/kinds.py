@@ -76,6 +76,8 @@ _FIRST_NAME = re.compile(r"\bBill(?=\s+[A-Z][a-z])")
 _IN_A_SENTENCE = re.compile(r"\b(?:[a-z]+|Mr|Dr)\.?\s+$")
 """Words before a person's name in a file name; 'Bill Trotter.txt' alone may be a bill of Trotter's."""
 _NUMBER = r"(?P<number>(?=[\w./-]*\d)[A-Za-z0-9][\w./-]*[A-Za-z0-9]|\d)"
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?\.?\s+[^\W\d_]+\.?\s+(?:19|20)\d\d|\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./](?:19|20)\d\d"
+"""The date that may stand behind a number: 'Invoice 2214, 10 June 2022'."""
 _YEAR = re.compile(r"(?:19|20)\d\d")
 CLAIMS = frozenset({"invoice", "bill", "receipt"})
 """Kinds whose documents say what is to be paid or was paid."""
@@ -159,7 +161,8 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     if format_of_name(row.path.name) in _FORMATS["mail"]:
         return False
     if any(pattern.fullmatch(part.replace("_", " ")) for part in _folders(row.path, bases)):
-        return kind.name not in CLAIMS or not _SALUTATION.search(text) or bool(_AMOUNT_LINE.search(text))
+        is_about = _SALUTATION.search(text) or _ABOUT_ANOTHER.search(pattern.sub(" ", name))
+        return kind.name not in CLAIMS or not is_about or bool(_AMOUNT_LINE.search(text))
     if _ABOUT_ANOTHER.search(pattern.sub(" ", name)) or _SALUTATION.search(text):
         return False
     return bool(pattern.search(_without_first_names(name)) or pattern.match(row.title or head))
@@ -174,7 +177,7 @@ def _headings(text: str) -> list[str]:
     """The short lines above the greeting of a letter, or at the beginning of another text."""
     lines = [line for line in text.split("\n") if line.strip()][:_MOST_HEADINGS]
     greeting = next((place for place, line in enumerate(lines) if _SALUTATION.match(line)), len(lines))
-    return [line for line in lines[:greeting] if len(line.split()) <= _LONGEST_HEADING]
+    return [line for line in lines[:greeting] if len(line.split()) <= _LONGEST_HEADING and not line.endswith(".")]
 
 
 def _beginnings(kind: Kind) -> tuple[str, ...]:
@@ -193,9 +196,12 @@ def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]
         rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words})\s*(?:number|nummer|no\.?|nr\.?|#|id)\s*[;:#]?\s*(?:\w+:\s)?{_NUMBER})",
         re.I | re.M,
     )
-    plain = re.compile(rf"(?:^|;\s)(?P<quote>(?:tax\s+)?(?:{words})\s+{_NUMBER})(?=\s*$|;)", re.I | re.M)
-    name = r"(?-i:[A-Z&])[\w&.'’-]*\s+"  # a PDF may join the line of the number to that of the sender
-    below_name = re.compile(rf"^(?:{name}){{1,5}}(?P<quote>(?=(?-i:[A-Z]))(?:{words})\s+{_NUMBER})\s*$", re.I | re.M)
+    end = rf"(?=\s*(?:$|;)|[\s,–—-]+(?:{_DAY})\s*$)"
+    plain = re.compile(rf"(?:^|;\s)(?P<quote>(?:tax\s+)?(?:{words})\s+{_NUMBER}){end}", re.I | re.M)
+    name = r"(?-i:[A-Z&])[\w&.'’-]*(?:\s+[–—-])?\s+"  # the line of the number may begin with the sender
+    below_name = re.compile(
+        rf"^(?:{name}){{1,5}}(?P<quote>(?:(?=(?-i:[A-Z]))|(?<=[–—-]\s))(?:{words})\s+{_NUMBER}){end}", re.I | re.M
+    )
     quotes: dict[str, str] = {}
     for pattern in (label, plain, below_name):
         for passage in passages:

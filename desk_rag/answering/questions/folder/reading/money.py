@@ -55,13 +55,15 @@ _CURRENCIES = {
 _CURRENCY = "(?:" + "|".join(_CURRENCIES.values()) + ")"
 _NUMBER = r"(?<![\w.,/:-])[-−]?(?:\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+|\d+)(?:[.,]\d{1,2})?(?![\w/:]|[.,-]\d|-\w)"
 _MONEY = re.compile(
-    rf"(?P<before>{_CURRENCY})?\s?(?P<number>{_NUMBER})(?:\s?(?P<after>{_CURRENCY}))?(?!\s?%)", re.IGNORECASE
+    rf"(?P<before>{_CURRENCY})?\s?(?P<number>{_NUMBER})(?:\s?(?P<after>{_CURRENCY})(?!\s?\d))?(?!\s?%)", re.IGNORECASE
 )
 _STATED = re.compile(
     r"(?P<label>(?:[\w()%.-]+\s){0,3}?(?:totals?|sum|amount(?:\s+due)?|due|payable|gross|net|VAT|tax|costs?|charges?)"
-    r"(?:\s+(?:due|payable|amount|price|is|are|of|comes?|to|incl\w*\.?|excl\w*\.?|VAT|tax))*)\s*[:=]?\s+$",
+    r"(?:\s+(?:due|payable|amount|price|is|are|of|comes?|to|incl\w*\.?|excl\w*\.?|VAT|tax|by\s+\d{1,2}\s+[^\W\d_]+))*)"
+    r"\s*(?:[:=]|[.…·_](?:\s?[.…·_])+)?\s*$",
     re.IGNORECASE,
 )
+_ENDS_LINE = re.compile(r"\s*[.*|]*\s*$")
 _ACCOUNT = re.compile(r"\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{2,4}){3,8}\b")
 _SUBTOTAL = re.compile(r"\bsub-?\s?totals?\b|\bcarried\b|\bforward\b|\bprevious\b|\bzwischensumme\b|\bdiscount\b", re.I)
 _NET = re.compile(r"\bnet(?:to)?\b|\bexcl\w*|\bbefore\s+(?:tax|vat)\b|\bwithout\s+(?:tax|vat)\b", re.I)
@@ -105,7 +107,22 @@ def amount_of(
         return _with_currency(best, candidates, passages)
     if measure is Measure.TOTAL and (Measure.NET in by_measure or Measure.TAX in by_measure):
         return NoAmount("only a net amount or a tax")
-    return NoAmount("no amount")
+    return _only_price(passages) if measure is Measure.TOTAL else NoAmount("no amount")
+
+
+def _only_price(passages: Sequence[Passage]) -> Amount | NoAmount:
+    """The amount of a document with one price and no word for a total: 'Tuning the piano ...... £65.00'."""
+    prices: dict[tuple[Decimal, str], Amount] = {}
+    for passage in passages:
+        for line in passage.chunk.text.split("\n"):
+            for match in _MONEY.finditer(_without_accounts(line)):
+                currency = currency_of(match["before"] or match["after"] or "")
+                if currency and _ENDS_LINE.match(line[match.end() :]):
+                    value = parsed(match["number"])
+                    prices.setdefault((value, currency), Amount(value, currency, line.strip(), passage))
+    if len(prices) > 1:
+        return NoAmount("several amounts, and none is called a total")
+    return next(iter(prices.values()), NoAmount("no amount"))
 
 
 def money_in(text: str) -> list[tuple[Decimal, str]]:

@@ -15,7 +15,7 @@ from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger, i
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
-from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.dates import Date, dates, numeric_dates
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
@@ -38,7 +38,7 @@ _NOT_PAID = re.compile(
 )
 _PAID = re.compile(r"\b(?:paid|settled|closed|yes|done)\b", re.I)
 _PAID_LINE = re.compile(
-    r"^\W*(?:(?:was\s+)?(?:already\s+)?paid|payment\s+received)"
+    r"^\W*(?:(?:yes|no)\b\W*)?(?:(?:was\s+)?(?:already\s+)?paid|payment\s+received)"
     r"(?:\s+(?:on|in\s+full|in\s+cash|cash|by|with|from|via|through|at\s+once)\b.*"
     r"|:?\s+(?P<day>(?=\S*\d|[^\W\d_]+\.?\s+\d).*)|\W*)$",
     re.I,
@@ -46,9 +46,13 @@ _PAID_LINE = re.compile(
 _DATED_LINE = re.compile(r"^\W*(?:dated|date(?:\s+of\s+\w+)?|as\s+of)\b:?(?P<day>(?:\s+\S+){1,6})\s*$", re.I | re.M)
 """'Dated 3 October 2022', by itself in a line near the beginning."""
 _BEGINNING = 600
-_SENTENCE_OF_PAYMENT = re.compile(r"(?<=[.!;])\s+|(?<=\w)\s+(?=Paid\s+(?:on|in|by|with|from|via|through|cash)\b)")
-"""Ends of sentences, and of a line of a PDF that the next one was joined to: 'Total: 84.20 pounds Paid by card'."""
-_NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
+_END_OF_SENTENCE = re.compile(r"(?<=[.!?;])\s+")
+_SAYS_UNPAID = re.compile(
+    r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b",
+    re.I,
+)
+_ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
+"""'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS = 3, 8
 _LEVELS = " › "
@@ -92,6 +96,12 @@ class Record:
         """The document's own number; '' unless there is exactly one."""
         return self.numbers[0][0] if len(self.numbers) == 1 else ""
 
+    @property
+    def _lines_of_number(self) -> list[str]:
+        """What follows the number in its line: 'Invoice 2214, 10 June 2022'."""
+        behind = (self.text.partition(quote)[2] for _, quote in self.numbers)
+        return [text.partition("\n")[0] for text in behind]
+
     @cached_property
     def date(self) -> Date | None:
         """The date of the document: labelled, of a header, of a line or the name or title, or its only one."""
@@ -103,6 +113,7 @@ class Record:
         if self.header is not None:
             texts = [self.header_line]
         texts += [match["day"] for match in _DATED_LINE.finditer(self.text[:_BEGINNING])]
+        texts += self._lines_of_number
         texts += [self.path.stem.replace("_", " "), self.row.title, *self.head]
         for text in texts:
             if of_text := [day for day in all_dates(text) if day.month and day.year]:
@@ -119,7 +130,7 @@ class Record:
         lines: list[str] = []
         for line in filter(str.strip, self.text.split("\n")):
             cells = [value for _, value in cells_of(line)]
-            is_text = len(line.split()) > _HEAD_WORDS or re.search(r":\s|[.!?]$", line)
+            is_text = len(re.findall(r"\w\S*", line)) > _HEAD_WORDS or re.search(r":\s|[.!?]$", line)
             if len(lines) >= _HEAD_LINES or (is_text and not (cells and not lines)):
                 break
             lines += cells or [line]
@@ -140,18 +151,22 @@ class Record:
         """The words that name to whom it goes."""
         if self.header is not None:
             return self.header.recipients
-        return " \n ".join(field.value for field in self.fields if _RECIPIENT.match(field.label))
+        labelled = [field.value for field in self.fields if _RECIPIENT.match(field.label)]
+        return " \n ".join(labelled or [match["name"] for match in _ADDRESSEE.finditer(self.text[:_BEGINNING])][:1])
 
     @cached_property
     def party(self) -> str:
-        """The issuer by a label, the header of a mail or the first line; '' if none names one."""
+        """The issuer by a label, the header of a mail or the first line, without an address; '' if none names one."""
         if self.header is not None:
             return self.header.sender
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
         if labelled:
             return labelled[0]
-        lines = (line.split(_LEVELS)[0] for line in self.head)
-        names = (line.partition(",")[0] if re.search(r"\d", line) else line for line in lines)  # 'Tovey, 8 Elm Road'
+        quotes = [quote for _, quote in self.numbers]
+        heads = (min((line.partition(quote)[0] for quote in quotes), key=len, default=line) for line in self.head)
+        lines = (line.split(_LEVELS)[0].strip(" –—-,") for line in heads)
+        lines = (line for line in lines if not _ADDRESSEE.match(line))
+        names = (re.split(r",|\s+\d", line)[0] if re.search(r"\d", line) else line for line in lines)
         return next((name for name in names if 1 < len(name.split()) <= 5 and not re.search(r"[:;\d]", name)), "")
 
     @cached_property
@@ -164,8 +179,8 @@ class Record:
                     return (True if answer is None else answer), field.quote, field.passage
         for passage in self.passages:
             for line in passage.chunk.text.split("\n"):
-                for sentence in _SENTENCE_OF_PAYMENT.split(line):
-                    if re.search(r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b", sentence, re.I):
+                for sentence in _END_OF_SENTENCE.split(line):
+                    if _SAYS_UNPAID.search(sentence):
                         return False, sentence, passage
                     line_of_payment = _PAID_LINE.match(sentence)
                     if line_of_payment is not None and (
@@ -246,13 +261,5 @@ def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> I
 
 def all_dates(text: str) -> list[Date]:
     """The dates in a text, also '12.03.2021' and '25/03/2021'; of one that may be read in two ways only the year."""
-    numeric = []
-    for match in _NUMERIC_DATE.finditer(text):
-        first, second, year = int(match["first"]), int(match["second"]), int(match["year"])
-        if match["by"] == "/" and first <= 12 and second <= 12 and first != second:
-            numeric.append(Date(year, 0, 0))
-        elif first <= 12 < second <= 31:
-            numeric.append(Date(year, first, second))
-        elif first <= 31 and second <= 12:
-            numeric.append(Date(year, second, first))
+    numeric = [days[0] if len(days) == 1 else Date(days[0].year, 0, 0) for _, days in numeric_dates(text)]
     return [*dates(text), *numeric]

@@ -1,8 +1,9 @@
 """Open the auxiliary model for selective recompute, with its chunk KV from the same store.
 
 Background prefill writes this model's chunk KV under its own namespace, after that of the answering model and within
-the same budget, and it is deleted with its document like any other. Chunks that are prefilled while answering are
-written back after the answer. A model that is its own auxiliary is loaded once and has one namespace.
+the same budget, and it is deleted with its document like any other. An answer does not wait for chunk KV that is
+missing: it selects without this model, and `Recompute.fill` prefills it afterwards. A model that is its own auxiliary
+is loaded once and has one namespace.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class StoredChunkKV(MemoryKVStore):
         for index, kv in zip(missing, stored, strict=True):
             chunk_kvs[index] = kv
         return chunk_kvs
+
+    def has(self, chunks: Sequence[tuple[int, ...]]) -> list[bool]:
+        """Whether the KV of each chunk is in memory or, by the catalog, on disk."""
+        in_memory = super().has(chunks)
+        keys = [kv_key(self._namespace, token_ids) for token_ids in chunks]
+        missing = [key for key, kept in zip(keys, in_memory, strict=True) if not kept]
+        stored = self._store.has_kv(missing) if missing else set()
+        return [kept or key in stored for key, kept in zip(keys, in_memory, strict=True)]
 
 
 def prepare_auxiliary(

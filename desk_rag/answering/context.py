@@ -85,6 +85,10 @@ class RecomputeStats(Protocol):
     def ratio(self) -> float:
         """Share of chunk tokens that were recomputed."""
 
+    @property
+    def selector(self) -> str:
+        """Name of the selector that selected them."""
+
     def choosing(self, waited: float) -> float:
         """Seconds of token selection within the pass, without the `waited` seconds for loading."""
 
@@ -241,8 +245,10 @@ def timings(
         seconds["prefill"] -= choosing
         seconds["choose"] = seconds.get("choose", 0.0) + choosing
     summed = tuple(Stage(name, duration) for name, duration in seconds.items())
-    nbytes, ratio = load.nbytes if load is not None else 0, recompute.ratio if recompute is not None else 0.0
-    return Timings(summed, context_tokens, nbytes, recompute_ratio=ratio)
+    nbytes = load.nbytes if load is not None else 0
+    if recompute is None:
+        return Timings(summed, context_tokens, nbytes)
+    return Timings(summed, context_tokens, nbytes, recompute_ratio=recompute.ratio, selector=recompute.selector)
 
 
 def answer_without_sources(

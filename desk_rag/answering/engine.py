@@ -147,14 +147,14 @@ class AnswerEngine:
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     chunks = choose(embedder, readable)
                 context, load = self._settle_context(chunks, loads, mode)
-            shortage = filter(None, [self._limit.notice(context.left_out, len(chunks))])
+            notices = tuple(filter(None, [self._limit.notice(context.left_out, len(chunks))]))
             lacking = None if any(chunk.vector_rank for chunk in chunks) else embedder.fingerprint
             yield Retrieved(context.sources)
             if not context.sources:
                 # Without documents a model makes something up, so it is not run.
                 name, stages = self.model.spec.name, timings(watch.stages)
                 empty = answer_context.answer_without_sources(question, NO_ANSWER, stages, model=name, mode=mode)
-                notices = (*shortage, *damage.notices(self.store, mended, under, lacking))
+                notices += damage.notices(self.store, mended, under, lacking)
                 empty = replace(empty, question_cut_at=cut_at, notices=notices, left_out_passages=context.left_out)
                 yield Finished(replace(empty, not_read=unread.may_hold_answer(self.store, under)))
                 return
@@ -162,7 +162,7 @@ class AnswerEngine:
                 begun = self._full(context, readable, watch, stop)
             else:
                 begun = self._cached(context, load, readable, watch, stop, recompute)
-            context = context if load is None else context.as_read(begun.read_anew)
+            context, notices = context if load is None else context.as_read(begun.read_anew), notices + begun.notices
             yield FirstToken(begun.timings)
             self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()
@@ -179,7 +179,7 @@ class AnswerEngine:
         stopped = stop() and not stream.ended
         parsed, last_events = stream.finish(stopped=stopped)
         yield from map(check.event, last_events)
-        self._write_back(context, begun.live_prefills)
+        self._write_back(context, begun)
         warm = sum(bool(source.warm) for source in context.sources)
         yield Finished(
             Answer(
@@ -199,7 +199,7 @@ class AnswerEngine:
                 stopped=stopped,
                 question_cut_at=cut_at,
                 left_out_passages=context.left_out,
-                notices=(*shortage, *parsed.notices, *damage.notices(self.store, mended, under, lacking)),
+                notices=(*notices, *parsed.notices, *damage.notices(self.store, mended, under, lacking)),
                 sentences=tuple(map(check.sentence, parsed.sentences)),
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
@@ -264,10 +264,10 @@ class AnswerEngine:
 
     def release(self) -> None:
         """Close as `close` does, but leave the store open."""
-        self._writer.shutdown(wait=True)
+        self._recompute.close()
+        self._writer.shutdown(wait=True, cancel_futures=not self.store.writer)
         self._prefetcher.close()
         self._decoding.close()
-        self._recompute.close()
         self._connector.close()
 
     def _settle_context(
@@ -323,7 +323,7 @@ class AnswerEngine:
                 continue  # a damaged file was discovered during the pass and counts as missing from now on
             spent = timings(watch.stages, end, load, recomputing)
             load.release()
-            return BegunAnswer(first, tokens, spent, tuple(live_prefills))
+            return BegunAnswer(first, tokens, spent, tuple(live_prefills), recompute=recomputing)
 
     def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> BegunAnswer:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
@@ -381,18 +381,18 @@ class AnswerEngine:
             self._recompute.rehearse()
             self._sync()
 
-    def _write_back(self, context: Context, live_prefills: Sequence[LivePrefill]) -> None:
+    def _write_back(self, context: Context, begun: BegunAnswer) -> None:
         """Store what was prefilled live, off the answer's path; without write access, ask the writer for it."""
         # Before the write-back: a full cache admits what was retrieved before.
         self.store.note_use([source.chunk_id for source in context.sources])
-        unstored = [one for one in live_prefills if not one.is_choice]
-        images = [(one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds) for one in unstored]
-        images += self._recompute.take_auxiliary_prefills(self.serving.auxiliary_namespace or self.namespace)
+        unstored = [one for one in begun.live_prefills if not one.is_choice]
         if self.store.writer:
-            for image in images:
-                self._writer.submit(self.store.put_kv, *image)
-        elif images:
-            self.store.want_kv([chunk_id for _, _, chunk_ids, _ in images for chunk_id in chunk_ids])
+            for one in unstored:
+                self._writer.submit(self.store.put_kv, one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds)
+        elif missing := [*(one.chunk for one in unstored), *begun.unseen]:
+            self.store.want_kv([chunk.source.chunk_id for chunk in missing])
+        for chunk in begun.unseen:
+            self._writer.submit(self._recompute.fill, chunk, self.store, self.turn, self.serving)
 
     def _sync(self) -> None:
         # Only this thread's stream: copies on the loader's stream must not be waited for.

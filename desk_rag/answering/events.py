@@ -189,6 +189,8 @@ class Timings:
     decoded_tokens: int = 0
     recompute_ratio: float = 0.0
     """Share of chunk tokens that were recomputed, which may differ from the share requested."""
+    selector: str = ""
+    """Name of the selector that selected them; empty without recompute."""
     first_text: float | None = None
     """Seconds from the question's submission to the first quote or word of the answer; None before there was one."""
 

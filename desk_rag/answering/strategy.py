@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from desk_rag.answering import generation
-from desk_rag.answering.context import Context, LivePrefill
+from desk_rag.answering.context import Context, ContextChunk, LivePrefill
 from desk_rag.answering.events import Source, Timings
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
@@ -18,8 +20,10 @@ from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.answering.writing.length import length_for, longest
 from desk_rag.config import AnswerSettings
-from desk_rag.documents.chunking import ChunkId, chunk_id_of
-from desk_rag.errors import ConfigError, OutOfMemory, UnsupportedModel
+from desk_rag.device_lock import DeviceLock
+from desk_rag.documents.chunking import ChunkId
+from desk_rag.documents.status import plural
+from desk_rag.errors import Cancelled, ConfigError, OutOfMemory, UnsupportedModel
 from desk_rag.kv.forward.runner import ModelRunner, Pass
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.lazy import cache
@@ -29,17 +33,21 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.shift import PlaceShift
-from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
 from desk_rag.retrieval.embedding import Embedder, EmbedderLike
+from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
 if TYPE_CHECKING:
     from desk_rag.answering.writing.stream import WrittenStream
 
 _log = logging.getLogger(__name__)
+
+_WAIT_SECONDS = 0.1
+"""Seconds between two checks whether an answer has ended."""
 
 
 def attention_path(
@@ -108,6 +116,21 @@ class BegunAnswer:
     live_prefills: tuple[LivePrefill, ...] = ()
     whole: tuple[Source, ...] = ()
     """Sources that full prefill has read."""
+    recompute: TimedRecompute | None = None
+
+    @property
+    def unseen(self) -> tuple[ContextChunk, ...]:
+        """Chunks without chunk KV of the auxiliary model, which therefore did not select."""
+        return () if self.recompute is None else self.recompute.unseen
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentence for the user if another selector than the one asked for was used."""
+        if not self.unseen:
+            return ()
+        missing = f"The auxiliary model has no cache of {plural(len(self.unseen), 'passage')} yet"
+        them = "it is" if len(self.unseen) == 1 else "they are"
+        return (f"{missing}, so `{INSTEAD.value}` selected what was recomputed; {them} made after this answer.",)
 
     @property
     def read_anew(self) -> set[ChunkId]:
@@ -120,14 +143,21 @@ class BegunAnswer:
         return len(self.whole) + sum(one.is_choice for one in self.live_prefills)
 
 
+INSTEAD = SelectorName.EDGE_QUERY
+"""Selects where chunk KV of the auxiliary model is missing: prefilling it would take longer than this selection."""
+
+
 class TimedRecompute:
     """One answer's first pass with selective recompute.
 
     Replaces the plain pass over the question.
     """
 
-    def __init__(self, recomputing: RecomputeHandle, selector: SelectorName) -> None:
-        self._recomputing, self._selector = recomputing, selector
+    def __init__(
+        self, recomputing: RecomputeHandle, selector: SelectorName, unseen: tuple[ContextChunk, ...] = ()
+    ) -> None:
+        """`unseen` are the chunks for which `selector` is `INSTEAD`."""
+        self._recomputing, self._selector, self.unseen = recomputing, selector, unseen
         self._result: PrefillResult | None = None
 
     def prefill(self) -> torch.Tensor:
@@ -142,6 +172,11 @@ class TimedRecompute:
     def ratio(self) -> float:
         """Share of chunk tokens that were recomputed."""
         return self._result.selection.ratio if self._result is not None else 0.0
+
+    @property
+    def selector(self) -> str:
+        """Name of the selector that selected them."""
+        return self._selector.value
 
     def choosing(self, waited: float) -> float:
         """Seconds of token selection within the pass, which waited `waited` seconds for loading.
@@ -164,7 +199,8 @@ class Recompute:
         auxiliary: AuxiliaryModel | None,
     ) -> None:
         """`slab` is None with lazy attention, which has no place for recomputed keys and values."""
-        self.choice, self._slab = RecomputeChoice.of(settings), slab
+        self.choice, self._slab, self._auxiliary = RecomputeChoice.of(settings), slab, auxiliary
+        self._closing = threading.Event()
         self._recomputer = Recomputer(model, slab.cache, tables, self.choice, auxiliary) if slab is not None else None
 
     def begin(
@@ -178,7 +214,8 @@ class Recompute:
     ) -> TimedRecompute | None:
         """Start selecting the tokens to recompute; None if nothing is recomputed.
 
-        `choice` overrides the settings. Raises ConfigError with lazy attention.
+        `choice` overrides the settings. `INSTEAD` selects if a chunk has no chunk KV of the auxiliary model. Raises
+        ConfigError with lazy attention.
         """
         choice = choice or self.choice
         if not choice.ratio:
@@ -189,8 +226,15 @@ class Recompute:
         texts = [chunk.source.text for chunk in context.chunks]
         request = RecomputeRequest(plan, texts, [chunk.token_ids for chunk in context.chunks], question, question_ids)
         with watch.stage("choose"):
+            unseen = self._unseen(choice, context, texts)
+            choice = replace(choice, selector=INSTEAD) if unseen else choice
             recomputing = self._recomputer.begin(request, choice)
-        return TimedRecompute(recomputing, choice.selector) if recomputing.ratio else None
+        return TimedRecompute(recomputing, choice.selector, unseen) if recomputing.ratio else None
+
+    def _unseen(self, choice: RecomputeChoice, context: Context, texts: Sequence[str]) -> tuple[ContextChunk, ...]:
+        if self._auxiliary is None or not choice.needs_auxiliary or choice.ratio == 1:
+            return ()
+        return tuple(chunk for chunk, has in zip(context.chunks, self._auxiliary.has(texts), strict=True) if not has)
 
     def rehearse(self) -> None:
         """Call `Recomputer.rehearse`; the slab's contents are lost."""
@@ -198,14 +242,33 @@ class Recompute:
             self._slab.forget_prefix()
             self._recomputer.rehearse()
 
-    def take_auxiliary_prefills(self, namespace: Namespace) -> list[tuple[KVKey, QuantizedKV, list[ChunkId], float]]:
-        """Return the chunk KVs that the auxiliary model prefilled since the last call, as `Store.put_kv` takes them."""
-        auxiliary = None if self._recomputer is None else self._recomputer.auxiliary
-        live = [] if auxiliary is None else auxiliary.take_live()
-        return [(kv_key(namespace, one.token_ids), one.kv, [chunk_id_of(one.text)], one.seconds) for one in live]
+    def fill(self, chunk: ContextChunk, store: Store, turn: DeviceLock, serving: ServingModel) -> None:
+        """Prefill the auxiliary model's KV of one chunk, giving way to answers, for the next answer that reads it.
+
+        It is kept in memory, and in `store` if that is a writer and has room for it. After `close` it no longer waits.
+        """
+        text, auxiliary = chunk.source.text, self._auxiliary
+        assert auxiliary is not None, "an answer has missed its chunk KV"
+        while not all(auxiliary.has([text])):
+            if turn.answer_waits():
+                if self._closing.wait(_WAIT_SECONDS):
+                    return
+                continue
+            try:
+                with turn.prefilling():
+                    began = time.perf_counter()
+                    (kv,) = auxiliary.prefill([text], turn.answer_waits)
+            except Cancelled:
+                continue
+            if store.writer:
+                (ids,) = auxiliary.chunk_ids([text])
+                key = kv_key(serving.auxiliary_namespace or serving.namespace, ids)
+                store.put_kv(key, kv, [chunk.source.chunk_id], time.perf_counter() - began)
+            return
 
     def close(self) -> None:
-        """End the auxiliary model's thread."""
+        """End the auxiliary model's thread, and the waiting of `fill`."""
+        self._closing.set()
         if self._recomputer is not None:
             self._recomputer.close()
 

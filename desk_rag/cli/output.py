@@ -352,6 +352,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "stages": {stage.name: stage.seconds for stage in timings.stages},
         "context_tokens": timings.context_tokens,
         "recompute_ratio": timings.recompute_ratio,
+        "selector": timings.selector or None,
         "loaded_bytes": timings.loaded_bytes,
         "decode_seconds": timings.decode_seconds,
         "decoded_tokens": timings.decoded_tokens,

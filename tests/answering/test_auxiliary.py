@@ -1,4 +1,4 @@
-"""The auxiliary model finds what background prefill left for it, and prefills the rest in memory."""
+"""The auxiliary model finds what background prefill left for it, and says what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from desk_rag.answering import auxiliary
 from desk_rag.answering.auxiliary import open_auxiliary, prepare_all, prepare_auxiliary
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
-from desk_rag.errors import ModelNotFound
+from desk_rag.errors import Cancelled, ModelNotFound
 from desk_rag.kv.calibration.gate import GateReport, Score
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import prefill_prefix
@@ -35,6 +35,9 @@ class Stored:
         self.asked.append(len(keys))
         return [self.kept.get(key) for key in keys]
 
+    def has_kv(self, keys: list[KVKey]) -> set[KVKey]:
+        return self.kept.keys() & set(keys)
+
 
 def test_the_store_is_asked_for_what_memory_lacks() -> None:
     model, exact = build_model(FAMILIES[0]), Score(mean_kl=0.0, top1=1.0, tokens=1)
@@ -46,23 +49,21 @@ def test_the_store_is_asked_for_what_memory_lacks() -> None:
     chunk_kv = AuxiliaryModel(prepared.model, scheme=prepared.gate.scheme).prefill(TEXTS[:1])[0]
     store.kept[kv_key(prepared.namespace, ids)] = chunk_kv
     opened = open_auxiliary(prepared, store)  # type: ignore[arg-type]
+    assert opened.has(TEXTS) == [True, False] and store.asked == [], "nothing is read to know it"
     learnt = opened.prefill(TEXTS)
     assert learnt[0] is chunk_kv and store.asked == [2]
     assert all(type(layer).__name__ == "RawLayer" for layer in learnt[1].layers)  # the gate's coding, not a default
     # The second was prefilled and stays in memory; what came from the store is asked for again, it is quick to read.
     again = opened.prefill(TEXTS)
     assert again[1] is learnt[1] and store.asked == [2, 1]
+    assert opened.has(TEXTS) == [True, True]
 
 
-def test_what_was_prefilled_is_handed_over_once_for_the_write_back() -> None:
-    model = build_model(FAMILIES[0])
-    opened = AuxiliaryModel(model)
-    kvs = opened.prefill(TEXTS)
-    opened.prefill(TEXTS)
-    live = opened.take_live()
-    assert [(one.text, one.token_ids) for one in live] == [(t, tuple(model.prompt.chunk_ids(t))) for t in TEXTS]
-    assert [one.kv for one in live] == kvs and all(one.seconds > 0 for one in live)
-    assert opened.take_live() == []
+def test_prefill_gives_way_and_keeps_nothing_unfinished() -> None:
+    opened = AuxiliaryModel(build_model(FAMILIES[0]))
+    with pytest.raises(Cancelled):
+        opened.prefill(TEXTS, lambda: True)
+    assert opened.has(TEXTS) == [False, False]
 
 
 @pytest.mark.parametrize(

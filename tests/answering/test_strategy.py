@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +26,7 @@ from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.quant import QuantScheme
+from desk_rag.kv.recompute import auxiliary_model
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult
@@ -194,40 +198,122 @@ def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, da
 def test_the_auxiliary_model_chooses_through_the_engine(world: World, data: Path) -> None:
     helper = AuxiliaryModel(world.prepared.model, world.prepared.prefix)
     with an_engine(world, data, streamed, auxiliary=helper, recompute=0.2, selector="aux") as engine:
-        assert 0 < ask(engine, BICYCLE).timings.recompute_ratio < 0.4
+        everything = ask(engine, BICYCLE, recompute=RecomputeChoice(1.0, SelectorName.AUX))
+        assert everything.timings.recompute_ratio == 1.0 and not everything.notices, "there is nothing to select"
+        ask(engine, BICYCLE)
+        engine.settle()
+        chosen = ask(engine, BICYCLE)
+        assert 0 < chosen.timings.recompute_ratio < 0.4
+        assert (chosen.timings.selector, chosen.notices) == ("aux", ())
     with an_engine(world, data, streamed, recompute=0.2, selector="aux", writer=False) as engine:
         with pytest.raises(ConfigError, match="auxiliary"):
             ask(engine, BICYCLE)
         assert not engine.turn.answer_waits()
 
 
-def test_what_the_auxiliary_model_had_to_prefill_is_written_back(world: World, data: Path) -> None:
-    small = build_model(FAMILIES[0])
-    gate = replace(world.prepared.gate, scheme=QuantScheme.uniform(small.spec.num_layers))
-    plain = PrefixVariant(0, prefill_prefix(small), Namespace("0" * 32))
-    auxiliary = ServingModel(small, PrefixVariants((plain,)), gate)
-    both = replace(world, prepared=replace(world.prepared, auxiliary=auxiliary))
+class Apart:
+    """A world whose auxiliary model is another than the answering one, without any chunk KV."""
 
-    def asked(*, writer: bool) -> tuple[Answer, int, int]:
-        store_of = Store.open(data, Settings().store, writer=False)
-        try:
-            opened = open_auxiliary(auxiliary, store_of)
-            with an_engine(both, data, streamed, auxiliary=opened, recompute=0.2, selector="aux", writer=writer) as e:
-                answer = ask(e, BICYCLE)
-                e.settle()
-                return answer, len(opened.take_live()), (e.store.auxiliary_share() or (0, 0))[1]
-        finally:
-            store_of.close()
+    def __init__(self, world: World) -> None:
+        small = build_model(FAMILIES[0])
+        gate = replace(world.prepared.gate, scheme=QuantScheme.uniform(small.spec.num_layers))
+        plain = PrefixVariant(0, prefill_prefix(small), Namespace("0" * 32))
+        self.auxiliary = ServingModel(small, PrefixVariants((plain,)), gate)
+        self._world = replace(world, prepared=replace(world.prepared, auxiliary=self.auxiliary))
 
-    reader, kept_back, stored = asked(writer=False)
-    assert kept_back == stored == 0, "who may not write asks the writer for it"
+    @contextmanager
+    def engine(self, data: Path, *, writer: bool) -> Iterator[tuple[AnswerEngine, AuxiliaryModel]]:
+        """An engine, as after a restart."""
+        with Store.open(data, Settings().store, writer=False) as store:
+            opened = open_auxiliary(self.auxiliary, store)
+            with an_engine(
+                self._world, data, streamed, auxiliary=opened, recompute=0.2, selector="aux", writer=writer
+            ) as engine:
+                yield engine, opened
+
+
+def test_what_the_auxiliary_model_lacks_is_made_after_the_answer(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart, prefilled = Apart(world), []
+    real = auxiliary_model.prefill_chunk
+
+    def prefill_chunk(*args: object) -> object:
+        prefilled.append(engine.turn.answer_waits())
+        return real(*args)  # type: ignore[arg-type]
+
+    with an_engine(world, data, streamed, recompute=0.2) as plain:
+        by_edges = ask(plain, BICYCLE)
+    monkeypatch.setattr(auxiliary_model, "prefill_chunk", prefill_chunk)
+    with apart.engine(data, writer=True) as (engine, _):
+        first = ask(engine, BICYCLE)
+        assert first.raw == by_edges.raw and first.timings.selector == "edge-query"
+        assert first.timings.recompute_ratio == by_edges.timings.recompute_ratio
+        assert "live prefill" not in stages(first)
+        (notice,) = first.notices
+        assert f"no cache of {len(first.sources)} passages yet, so `edge-query` selected" in notice
+        engine.settle()
+        assert prefilled == [False] * len(first.sources), "once each, and while no answer waited"
+        assert (engine.store.auxiliary_share() or (0, 0))[1] == len(first.sources) > 0
+        second = ask(engine, BICYCLE)
+        assert second.timings.selector == "aux" and not second.notices
+    with apart.engine(data, writer=True) as (engine, _):
+        again = ask(engine, BICYCLE)
+        assert again.timings.selector == "aux" and again.raw == second.raw, "from the store it selects the same"
+        assert again.timings.recompute_ratio == second.timings.recompute_ratio
+        engine.settle()
+        assert len(prefilled) == len(first.sources)
+
+
+def test_who_may_not_write_asks_for_the_auxiliary_model_s_caches_and_keeps_them_in_memory(
+    world: World, data: Path
+) -> None:
+    apart = Apart(world)
+    with apart.engine(data, writer=False) as (engine, _):
+        first = ask(engine, BICYCLE)
+        engine.settle()
+        assert ask(engine, BICYCLE).timings.selector == "aux" != first.timings.selector
+        assert not (engine.store.auxiliary_share() or (0, 0))[1]
     with Store.open(data, Settings().store, writer=True) as store:
-        chunks = store.chunks_without_kv(auxiliary.namespace, 99)
-        assert {chunk.chunk_id for chunk in chunks[: len(reader.sources)]} == {s.chunk_id for s in reader.sources}
-    first, _, stored = asked(writer=True)
-    assert stored == len(first.sources) > 0
-    second, _, still = asked(writer=True)
-    assert still == stored and reader.raw == first.raw == second.raw, "what comes from the store selects the same"
+        chunks = store.chunks_without_kv(apart.auxiliary.namespace, 99)
+        assert {chunk.chunk_id for chunk in chunks[: len(first.sources)]} == {s.chunk_id for s in first.sources}
+
+
+@pytest.mark.parametrize("closed_meanwhile", [False, True])
+def test_making_the_auxiliary_model_s_caches_gives_way_to_an_answer(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, closed_meanwhile: bool
+) -> None:
+    tried: list[object] = []
+    begun, may_end = threading.Event(), threading.Event()
+    real = auxiliary_model.prefill_chunk
+
+    def answer() -> None:
+        with engine.turn.answering():
+            begun.set()
+            may_end.wait(60)
+
+    answering = threading.Thread(target=answer)
+
+    def prefill_chunk(*args: Any) -> object:
+        tried.append(args[2])
+        if len(tried) == 1:
+            answering.start()
+            while not engine.turn.answer_waits():
+                time.sleep(0.001)
+        return real(*args)
+
+    monkeypatch.setattr(auxiliary_model, "prefill_chunk", prefill_chunk)
+    with Apart(world).engine(data, writer=True) as (engine, opened):
+        texts = [source.text for source in ask(engine, BICYCLE).sources]
+        assert begun.wait(60), "it was interrupted"
+        assert not any(opened.has(texts)) and len(tried) == 1
+        if not closed_meanwhile:
+            may_end.set()
+            engine.settle()
+            assert all(opened.has(texts)) and tried[0] == tried[1] and len(tried) == len(texts) + 1
+    assert not closed_meanwhile or len(tried) == 1, "the end of the process does not wait for another answer"
+    may_end.set()
+    answering.join()
 
 
 def test_no_recompute_runs_no_recompute(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]

@@ -7,9 +7,9 @@ tokens.)
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,8 +28,6 @@ from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
 _MAX_QUESTION_TOKENS = 256
-_MOST_LIVE = 64
-"""Prefilled chunk KVs that are remembered for the next write-back."""
 
 
 class ChunkKVStore(Protocol):
@@ -37,6 +35,10 @@ class ChunkKVStore(Protocol):
 
     def get(self, chunks: Sequence[tuple[int, ...]]) -> list[QuantizedKV | None]:
         """Chunk KVs of these token id sequences; None for those that are not stored."""
+        ...
+
+    def has(self, chunks: Sequence[tuple[int, ...]]) -> list[bool]:
+        """Whether each of these token id sequences has its chunk KV stored; reads none."""
         ...
 
     def put(self, token_ids: tuple[int, ...], kv: QuantizedKV) -> None:
@@ -58,6 +60,10 @@ class MemoryKVStore:
                 self._kept.move_to_end(token_ids)
         return [self._kept.get(token_ids) for token_ids in chunks]
 
+    def has(self, chunks: Sequence[tuple[int, ...]]) -> list[bool]:
+        """Whether each of these token id sequences has its chunk KV stored."""
+        return [token_ids in self._kept for token_ids in chunks]
+
     def put(self, token_ids: tuple[int, ...], kv: QuantizedKV) -> None:
         """Store a chunk KV and evict the least recently used."""
         old = self._kept.pop(token_ids, None)
@@ -65,16 +71,6 @@ class MemoryKVStore:
         self._kept[token_ids] = kv
         while self._bytes > self._max_bytes and self._kept:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class AuxiliaryPrefill:
-    """Chunk KV that the auxiliary model made for a question, because it was not stored."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    kv: QuantizedKV
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ class AuxiliaryScores:
 
 
 class AuxiliaryModel:
-    """A small model and its chunk KV. One caller at a time; other models may run concurrently."""
+    """A small model and its chunk KV. A second caller waits; other models may run concurrently."""
 
     def __init__(
         self, model: LanguageModel, prefix: PrefixKV | None = None, shelf: ChunkKVStore | None = None,
@@ -100,13 +96,10 @@ class AuxiliaryModel:
         self.scheme = scheme or QuantScheme.uniform(model.spec.num_layers)
         self._max_chunk_tokens = model.spec.max_context - self.prefix.num_tokens - _MAX_QUESTION_TOKENS
         self._cache = SlabCache(model, 0)
-        self._live: deque[AuxiliaryPrefill] = deque(maxlen=_MOST_LIVE)
+        self._turn = threading.RLock()
 
-    def prefill(self, texts: Sequence[str]) -> list[QuantizedKV]:
-        """Return the chunk KVs of these texts, stored or prefilled now; call it ahead of a question.
-
-        Raises UnsupportedModel for a chunk longer than the model's context.
-        """
+    def chunk_ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Token ids of each text, frame included. Raises UnsupportedModel for one longer than the model's context."""
         chunks = [tuple(self.model.prompt.chunk_ids(text)) for text in texts]
         longest = max(map(len, chunks), default=0)
         if longest > self._max_chunk_tokens:
@@ -114,25 +107,37 @@ class AuxiliaryModel:
                 f"A chunk of {longest} tokens does not fit into the auxiliary model '{self.model.spec.name}'.",
                 remedy="Use an auxiliary model with a longer context, or another selector.",
             )
-        kvs = []
-        for text, ids, kv in zip(texts, chunks, self.shelf.get(chunks), strict=True):
-            if kv is None:
-                began = time.perf_counter()
-                kv = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
-                self._live.append(AuxiliaryPrefill(text, ids, kv, time.perf_counter() - began))
-                self.shelf.put(ids, kv)
-            kvs.append(kv)
-        return kvs
+        return chunks
 
-    def take_live(self) -> list[AuxiliaryPrefill]:
-        """Return the latest chunk KVs that were prefilled since the last call, to be written back."""
-        return [self._live.popleft() for _ in range(len(self._live))]
+    def has(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each text's chunk KV is stored. Raises UnsupportedModel as `chunk_ids` does."""
+        return self.shelf.has(self.chunk_ids(texts))
+
+    def prefill(self, texts: Sequence[str], stop: Callable[[], bool] | None = None) -> list[QuantizedKV]:
+        """Return the chunk KVs of these texts, stored or prefilled now; call it ahead of a question.
+
+        `stop` is called before every layer; Cancelled is raised when it returns True. Raises UnsupportedModel as
+        `chunk_ids` does.
+        """
+        chunks = self.chunk_ids(texts)
+        kvs = []
+        with self._turn:
+            for ids, kv in zip(chunks, self.shelf.get(chunks), strict=True):
+                if kv is None:
+                    kv = quantize(prefill_chunk(self.model, self.prefix, ids, stop), self.scheme)
+                    self.shelf.put(ids, kv)
+                kvs.append(kv)
+        return kvs
 
     def score(self, texts: Sequence[str], question: str) -> list[AuxiliaryScores]:
         """Score the tokens of each of `texts` by the question's attention, in their order.
 
         Text that exceeds the model's context is scored in several batches.
         """
+        with self._turn:
+            return self._score(texts, question)
+
+    def _score(self, texts: Sequence[str], question: str) -> list[AuxiliaryScores]:
         question_ids = self.model.prompt.question_ids(question, _MAX_QUESTION_TOKENS)
         kvs = self.prefill(texts)
         scores: list[AuxiliaryScores] = []

@@ -82,6 +82,8 @@ def test_more_text_than_fits_is_read_in_turns(small: LanguageModel) -> None:
     assert all(torch.isfinite(scores.weights).all() for scores in apart)
     with pytest.raises(UnsupportedModel, match="auxiliary"):
         narrow.score([TEXTS[2] + " And on."], QUESTION)
+    with pytest.raises(UnsupportedModel, match="auxiliary"):
+        narrow.has([TEXTS[2] + " And on."])
 
 
 def test_no_text_is_nothing_to_look_at(small: LanguageModel) -> None:

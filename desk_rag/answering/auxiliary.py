@@ -39,7 +39,7 @@ class StoredChunkKV(MemoryKVStore):
         return chunk_kvs
 
     def has(self, chunks: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Whether the KV of each chunk is in memory or, by the catalog, on disk."""
+        """Return whether the KV of each chunk is in memory or, by the catalog, on disk."""
         in_memory = super().has(chunks)
         keys = [kv_key(self._namespace, token_ids) for token_ids in chunks]
         missing = [key for key, kept in zip(keys, in_memory, strict=True) if not kept]

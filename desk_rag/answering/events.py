@@ -189,8 +189,7 @@ class Timings:
     decoded_tokens: int = 0
     recompute_ratio: float = 0.0
     """Share of chunk tokens that were recomputed, which may differ from the share requested."""
-    selector: str = ""
-    """Name of the selector that selected them; empty without recompute."""
+    selector: str = ""  # name of the selector that selected them; empty without recompute
     first_text: float | None = None
     """Seconds from the question's submission to the first quote or word of the answer; None before there was one."""
 
@@ -259,8 +258,7 @@ class Answer:
     """Passages and files that the answer was made from; None if nothing is indexed."""
     unanswered: tuple[str, ...] = ()
     """Parts of a question with several parts to which nothing was found; the text says so."""
-    read_anew_chunks: int = 0
-    """Cold chunks whose KV is on disk, but was slower to load than to compute."""
+    read_anew_chunks: int = 0  # cold ones whose KV is on disk, but was slower to load than to compute
     left_out_passages: int = 0  # nearest ones for which the context had no room; a notice says why
     unmet: tuple[str, ...] = ()
     """Names, numbers and dates of the question that no quote is about; such an answer is doubtful."""

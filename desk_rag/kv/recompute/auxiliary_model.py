@@ -38,7 +38,7 @@ class ChunkKVStore(Protocol):
         ...
 
     def has(self, chunks: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Whether each of these token id sequences has its chunk KV stored; reads none."""
+        """Return whether each of these token id sequences has its chunk KV stored; reads none."""
         ...
 
     def put(self, token_ids: tuple[int, ...], kv: QuantizedKV) -> None:
@@ -61,7 +61,7 @@ class MemoryKVStore:
         return [self._kept.get(token_ids) for token_ids in chunks]
 
     def has(self, chunks: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Whether each of these token id sequences has its chunk KV stored."""
+        """Return whether each of these token id sequences has its chunk KV stored."""
         return [token_ids in self._kept for token_ids in chunks]
 
     def put(self, token_ids: tuple[int, ...], kv: QuantizedKV) -> None:
@@ -110,7 +110,7 @@ class AuxiliaryModel:
         return chunks
 
     def has(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each text's chunk KV is stored. Raises UnsupportedModel as `chunk_ids` does."""
+        """Return whether each text's chunk KV is stored. Raises UnsupportedModel as `chunk_ids` does."""
         return self.shelf.has(self.chunk_ids(texts))
 
     def prefill(self, texts: Sequence[str], stop: Callable[[], bool] | None = None) -> list[QuantizedKV]:

@@ -6,7 +6,7 @@ Where the index lacks files all the same, the answer says so, and a refusal name
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +16,14 @@ from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
+    AnswerMode,
     AnswerText,
     FilesWaiting,
     Finished,
     FirstToken,
     Stage,
 )
+from desk_rag.errors import DeskRagError
 from desk_rag.ingest import contents, freshness
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.pipeline import embed_pending
@@ -82,6 +84,55 @@ def ask(
         contents.check_not_empty(engine.store, under, contents.ask_remedy(engine.settings))
     events = asking.ask(engine, request, stop)
     yield from _amended(events, backlog, Stage("look", looked))
+
+
+def ask_all(
+    engine: AnswerEngine,
+    requests: Sequence[Request],
+    stop: Callable[[], bool],
+    ask_one: Callable[[AnswerEngine, Request], Iterator[AnswerEvent]],
+) -> Generator[Iterator[AnswerEvent], None, None]:
+    """Yield the events of each answer, in the order of the requests; read those of one before going on to the next.
+
+    `ask_one` asks one of them. On a GPU up to eight are answered at once (`answering.together`); elsewhere one after
+    the other, and what a question needs is loaded while the one before it is being answered. Ends early once `stop`
+    holds. An answer's error is raised where its events are read, and ends no other.
+    """
+    from desk_rag.answering.together.asking import Together
+
+    are_cached = all(request.mode is AnswerMode.CACHED for request in requests)
+    together = Together.of(engine, len(requests)) if are_cached else None
+    if together is None:
+        yield from _in_turn(engine, requests, stop, ask_one)
+        return
+
+    def asking_of(request: Request) -> Callable[[AnswerEngine], Iterator[AnswerEvent]]:
+        return lambda engine: ask_one(engine, request)
+
+    for start in range(0, len(requests), together.most):
+        with together.answering([asking_of(each) for each in requests[start : start + together.most]]) as answers:
+            for events in answers:
+                if stop():
+                    return
+                yield events
+
+
+def _in_turn(
+    engine: AnswerEngine,
+    requests: Sequence[Request],
+    stop: Callable[[], bool],
+    ask_one: Callable[[AnswerEngine, Request], Iterator[AnswerEvent]],
+) -> Generator[Iterator[AnswerEvent], None, None]:
+    for request, following in zip(requests, [*requests[1:], None], strict=True):
+        if stop():
+            return
+        if following is not None and following.mode is AnswerMode.CACHED:
+            try:
+                next_one = asking.understand(following, engine.store)
+                engine.prefetch(next_one.asked, top_k=following.top_k, under=next_one.under)
+            except DeskRagError:
+                pass  # said when it is its turn
+        yield ask_one(engine, request)
 
 
 def _lacks_files(backlog: Backlog) -> bool:

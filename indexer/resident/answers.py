@@ -1,25 +1,26 @@
-"""Answer the requests that clients may make: `ask`, `search`, `status`, and changes to the store."""
+"""Answer the requests that clients may make: `ask`, `ask_all`, `search`, `status`, and changes to the store."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from desk_rag.answering.conversation.scope import among_indexed
 from desk_rag.answering.conversation.turns import Request
 from desk_rag.config import IndexSettings, Settings, load
-from desk_rag.errors import ConfigError
+from desk_rag.errors import ConfigError, told_to_user
 from desk_rag.indexer.resident import changes, values
-from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident
+from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident, fault
 from desk_rag.ingest import contents, damage, freshness
 from desk_rag.retrieval.search import retrieve
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.answering.events import AnswerEvent
     from desk_rag.indexer.parts import Parts
     from desk_rag.indexer.resident.exclusion import FollowedRules
     from desk_rag.indexer.service import Service
@@ -66,10 +67,9 @@ class Resident:
             return
         if self._settings_key(request) != values.settings_key(self.settings):
             raise NoResident("it has other settings")
-        if does == "ask":
-            yield from self._ask(request, stop)
-        elif does == "search":
-            yield from self._search(request, stop)
+        answers = {"ask": self._ask, "ask_all": self._ask_all, "search": self._search}
+        if (answer := answers.get(str(does))) is not None:
+            yield from answer(request, stop)
         elif service is not None:
             yield from changes.carry_out(service, request, stop)
         else:
@@ -94,24 +94,52 @@ class Resident:
         return self.settings.index if self.rules is None else self.rules.in_force(self.settings.index)
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        question = values.built(Request, request["request"])
+        yield self._readiness(request, question)
+        with self.engine() as engine:
+            yield from map(values.of_event, self._ask_one(request, stop)(engine, question))
+
+    def _ask_all(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        """Answer several questions, with a message at the end of each: `answered`, or `failed` with its error."""
         from desk_rag.indexer import fresh_answer
 
-        store, question = self.parts().store, values.built(Request, request["request"])
+        questions = [values.built(Request, each) for each in cast("list[object]", request["requests"])]
+        yield self._readiness(request, questions[0])
+        ask_one = self._ask_one(request, stop)
+        with self.engine() as engine, closing(fresh_answer.ask_all(engine, questions, stop, ask_one)) as answers:
+            for events in answers:
+                try:
+                    yield from map(values.of_event, events)
+                    yield {"answered": True}
+                except Exception as error:
+                    known = told_to_user(error)
+                    if known is None:
+                        raise
+                    yield {"failed": fault(known)}
+
+    def _readiness(self, request: Message, question: Request) -> Message:
+        """Return the first message of an answer. Raises NoResident for a folder to be indexed first, DeskRagError."""
+        store = self.parts().store
         if request.get("index_first") and contents.new_folders(store, question.limit):
             raise NoResident(NEW_FOLDER if self.service() is not None else "")  # to be indexed by another request
         contents.check_not_empty(store, question.limit, contents.ask_remedy(self.settings))
-        yield {"kv_away": store.kv_away}
-        with self.engine() as engine:
-            events = fresh_answer.ask(
-                engine,
-                question,
-                stop,
-                wait=lambda: bool(request.get("wait")),
-                is_reading=self.is_reading,
-                hints=self.changed_files(),
-                index=self._index_settings(),
-            )
-            yield from map(values.of_event, events)
+        return {"kv_away": store.kv_away}
+
+    def _ask_one(
+        self, request: Message, stop: Callable[[], bool]
+    ) -> Callable[[AnswerEngine, Request], Iterator[AnswerEvent]]:
+        """Return what asks a question of the request."""
+        from desk_rag.indexer import fresh_answer
+
+        return lambda engine, question: fresh_answer.ask(
+            engine,
+            question,
+            stop,
+            wait=lambda: bool(request.get("wait")),
+            is_reading=self.is_reading,
+            hints=self.changed_files(),
+            index=self._index_settings(),
+        )
 
     def _search(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         parts, under = self.parts(), _paths(request["folders"])

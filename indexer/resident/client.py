@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def request(
     stop: Callable[[], bool] = lambda: False,
     *,
     stop_seconds: float = math.inf,
-) -> Iterator[Message]:
+) -> Generator[Message, None, None]:
     """Send a request and yield the messages of the answer, without the first and the last, which frame it.
 
     After `stop()` turns true the resident process is told so, and what it still sends is passed on. Raises NoResident
@@ -105,7 +105,7 @@ def _messages(
         if message is None:
             continue
         if "error" in message:
-            raise _reported(message["error"])
+            raise reported(message["error"])
         if "end" in message:
             return
         if not message:
@@ -133,7 +133,8 @@ def _next(lines: Lines) -> Message | None:
         return {}
 
 
-def _reported(error: object) -> DeskRagError:
+def reported(error: object) -> DeskRagError:
+    """Return the error whose fields the resident process sent, as `protocol.fault` makes them."""
     fields = error if isinstance(error, dict) else {}
     code, message, remedy = fields.get("exit_code"), str(fields.get("message", "")), str(fields.get("remedy", ""))
     if code == Cancelled.exit_code:

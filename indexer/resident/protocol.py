@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from desk_rag import __version__
+from desk_rag.errors import DeskRagError
 
 PROTOCOL = 1
 MOST_REQUEST = 256 * 1024
@@ -108,6 +109,11 @@ def decode(line: bytes) -> dict[str, object]:
     if not isinstance(message, dict):
         raise ValueError("a message is an object")
     return message
+
+
+def fault(error: DeskRagError) -> Message:
+    """Return the fields that tell a client of an error."""
+    return {"message": error.message, "remedy": error.remedy, "exit_code": error.exit_code}
 
 
 def greeting() -> dict[str, object]:

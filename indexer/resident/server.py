@@ -22,6 +22,7 @@ from desk_rag.indexer.resident.protocol import (
     NoResident,
     decode,
     encode,
+    fault,
     transport,
 )
 
@@ -132,6 +133,6 @@ class Server:
                 _log.error("a request failed: %s", type(error).__name__, exc_info=not isinstance(error, ValueError))
                 remedy = "Its log says where: logs/indexer.log in the data directory. Asking again is safe."
                 known = DeskRagError(f"Something went wrong inside desk-rag ({type(error).__name__}).", remedy=remedy)
-            yield {"error": {"message": known.message, "remedy": known.remedy, "exit_code": known.exit_code}}
+            yield {"error": fault(known)}
         else:
             yield {"end": True}

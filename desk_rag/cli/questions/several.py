@@ -1,15 +1,14 @@
 """Answer several questions in one run: `ask -` with several lines, `ask --batch FILE`.
 
-Each is answered as if it were asked alone, in the order of the lines. The models are loaded once. On a GPU up to eight
-questions are answered at once (`answering.together`); elsewhere one after the other, and what a question needs is
-loaded while the one before it is being answered, and stays in memory for those that need it again.
+Each is answered as if it were asked alone, in the order of the lines, by `fresh_answer.ask_all`: in the process that
+has the models loaded, which gets them as one request, or in this one.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,9 @@ from desk_rag.cli.questions.ask import AskOptions
 from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.signals import INTERRUPTED
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident.client import ResidentError
-from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident
+from desk_rag.indexer.resident.protocol import MOST_REQUEST, NEW_FOLDER, Message, NoResident, encode
 from desk_rag.ingest import contents
 from desk_rag.sanitize import clean
 
@@ -33,10 +32,11 @@ if TYPE_CHECKING:
 
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.answering.events import AnswerEvent
-    from desk_rag.answering.together.asking import Ask, Together
 
 _LARGEST = 16 << 20
 """Bytes of a file of questions."""
+_MOST_PORTION = MOST_REQUEST - 16 * 1024
+"""Bytes of the questions of one request to another process, without the greeting and the settings."""
 
 
 def questions_of(question: str, batch: Path | None) -> list[str]:
@@ -87,6 +87,36 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
     return INTERRUPTED if batch.is_stopped else batch.code
 
 
+def _portions(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """Divide the questions into as many as fit into one request each."""
+    from desk_rag.indexer.resident import values
+
+    portion: list[Request] = []
+    size = 0
+    for request in requests:
+        nbytes = len(encode({"": values.plain(request)}))
+        if portion and size + nbytes > _MOST_PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(request)
+        size += nbytes
+    if portion:
+        yield portion
+
+
+def _events_of_next(messages: Iterator[Message]) -> Iterator[AnswerEvent]:
+    """Yield the events of the next answer of several. Raises its error; NoResident if there is none."""
+    from desk_rag.indexer.resident import client, values
+
+    for message in messages:
+        if "answered" in message:
+            return
+        if "failed" in message:
+            raise client.reported(message["failed"])
+        yield values.to_event(message)
+    raise NoResident("it has ended")
+
+
 class _Batch:
     """Questions being answered."""
 
@@ -102,17 +132,30 @@ class _Batch:
 
     def by_resident(self, requests: Sequence[Request]) -> None:
         """Have them answered by a process that has the models loaded. Raises NoResident where it cannot."""
-        for request in requests:
-            if self.is_stopped:
-                return
-            self._one(request, lambda request, session: single.ask_resident(
-                self._settings, replace(self._options, question=request.question), request, session, self._progress
-            ))  # fmt: skip
+        from desk_rag.indexer.resident import client, values
+
+        options = self._options
+        message: dict[str, object] = {"do": "ask_all", "wait": options.wait, "index_first": options.index_first}
+        message |= {"settings": values.settings_key(self._settings)}
+        for portion in _portions(requests):
+            asked = message | {"requests": values.plain(portion)}
+            with (
+                work.stoppable_with(self._progress) as stop,
+                closing(client.request(self._settings.data_dir, asked, stop)) as messages,
+            ):
+                away = str(next(messages, {}).get("kv_away", ""))
+                self._progress.end()
+                if away:
+                    self._progress.say(away)
+                for request in portion:
+                    self.is_stopped = self.is_stopped or stop()
+                    if self.is_stopped:
+                        return
+                    self._print(request, _events_of_next(messages), away, stop)
 
     def alone(self, requests: Sequence[Request]) -> None:
         """Answer them in this process."""
-        from desk_rag.answering.together.asking import Together
-        from desk_rag.indexer import models
+        from desk_rag.indexer import fresh_answer, models
 
         models.check(self._settings)
         with work.engine_of(self._settings, self._progress) as engine, work.stoppable_with(self._progress) as stop:
@@ -123,50 +166,22 @@ class _Batch:
             contents.check_not_empty(engine.store, requests[0].limit, contents.ask_remedy(self._settings))
             for notice in filter(None, (engine.store.kv_away, engine.model.prompt.reasoning.notice)):
                 self._progress.say(notice)
-            together = Together.of(engine, len(requests)) if self._options.mode == AnswerMode.CACHED.value else None
-            if together is None:
-                self._in_turn(engine, requests, stop)
-            else:
-                self._at_once(together, engine, requests, stop)
+            with closing(fresh_answer.ask_all(engine, requests, stop, self._ask_one(stop))) as answers:
+                for events, request in zip(answers, requests, strict=False):  # they end early if stopped
+                    self._print(request, events, engine.store.kv_away, stop)
             self.is_stopped = stop()
 
-    def _in_turn(self, engine: AnswerEngine, requests: Sequence[Request], stop: Callable[[], bool]) -> None:
-        """Answer one after the other."""
-        from desk_rag.answering.conversation import asking
-
-        for request, following in zip(requests, [*requests[1:], None], strict=True):
-            if stop():
-                return
-            if following is not None and following.mode is AnswerMode.CACHED:
-                try:
-                    next_one = asking.understand(following, engine.store)
-                    engine.prefetch(next_one.asked, top_k=following.top_k, under=next_one.under)
-                except DeskRagError:
-                    pass  # said when it is its turn
-            self._print(engine, request, self._events(request, stop)(engine))
-
-    def _at_once(
-        self, together: Together, engine: AnswerEngine, requests: Sequence[Request], stop: Callable[[], bool]
-    ) -> None:
-        """Answer as many as possible at once; they are printed in their order all the same."""
-        for start in range(0, len(requests), together.most):
-            group = requests[start : start + together.most]
-            with together.answering([self._events(request, stop) for request in group]) as answers:
-                for request, events in zip(group, answers, strict=True):
-                    if stop():
-                        return
-                    self._print(engine, request, events)
-
-    def _events(self, request: Request, stop: Callable[[], bool]) -> Ask:
+    def _ask_one(self, stop: Callable[[], bool]) -> Callable[[AnswerEngine, Request], Iterator[AnswerEvent]]:
         from desk_rag.indexer import fresh_answer
 
-        return lambda engine: fresh_answer.ask(engine, request, stop, wait=lambda: self._options.wait)
+        return lambda engine, request: fresh_answer.ask(engine, request, stop, wait=lambda: self._options.wait)
 
-    def _print(self, engine: AnswerEngine, request: Request, events: Iterator[AnswerEvent]) -> None:
+    def _print(
+        self, request: Request, events: Iterator[AnswerEvent], away: str, stop: Callable[[], bool]
+    ) -> None:
         def answer(request: Request, session: ChatSession) -> int:
-            away = engine.store.kv_away
             single.print_answer(events, request, session, self._progress, away, as_json=self._options.as_json)
-            return 0
+            return INTERRUPTED if stop() else 0
 
         self._one(request, answer)
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partialmethod
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.opening import open_engine
 from desk_rag.answering.together.asking import Ask, Together
 from desk_rag.cli.questions import several
+from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
+from desk_rag.indexer.parts import parts_of
+from desk_rag.indexer.resident import client, values
+from desk_rag.indexer.resident.answers import Resident
+from desk_rag.indexer.resident.protocol import Message
+from desk_rag.indexer.resident.server import Server
 from desk_rag.kv.loading.file_io import FileReader
 from tests.cli.test_store import Desk
 
@@ -74,6 +82,95 @@ def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> l
         monkeypatch.setattr(Together, "of", lambda engine, _count: Together(engine, 3))
         monkeypatch.setattr(Together, "answering", counted)
     return sizes
+
+
+class Beside:
+    """A process that has the models loaded, as `watch` and the UI are; notes what it is asked to do."""
+
+    def __init__(self, desk: Desk) -> None:
+        settings = Settings(data_dir=desk.data)
+        self.engine = open_engine(settings, writer=True)
+        parts = parts_of(self.engine)
+        resident = Resident(settings, lambda: parts, lambda: nullcontext(self.engine), lambda: False, tuple)
+        self.asked: list[object] = []
+        self.leaves_after: int | None = None
+        """Number of answers after which it ends."""
+
+        def handle(request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+            self.asked.append(request["do"])
+            answers = 0
+
+            def leaves() -> bool:
+                return stop() or answers == self.leaves_after
+
+            for message in resident.handle(request, leaves):
+                yield message
+                answers += "answered" in message
+
+        self.server = Server(desk.data, handle)
+        assert self.server.start() == ""
+
+    def close(self) -> None:
+        self.server.stop()
+        self.engine.close()
+
+
+@pytest.fixture
+def beside(desk: Desk, groups: list[int]) -> Iterator[Beside]:
+    with closing(Beside(desk)) as beside:
+        yield beside
+
+
+def test_a_process_with_the_models_gets_them_as_one_request_and_answers_them_as_if_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, groups: list[int], beside: Beside
+) -> None:
+    alone = {question: desk.json("ask", "--private", question) for question in (FINE, ROOFER, BUS)}
+    assert beside.asked == ["ask"] * 3 and not groups
+    beside.asked.clear()
+    monkeypatch.setattr(sys, "stdin", StringIO(f"{FINE}\n{ROOFER}\nWhat is in @nowhere.md?\n{BUS}\n"))
+    ran = desk.run("ask", "--private", "-", "--json")
+    assert ran.code == 2 and beside.asked == ["ask_all"]
+    answers = [json.loads(line) for line in ran.out.splitlines()]
+    assert answers[2].keys() == {"question", "error"} and "nowhere" in answers[2]["error"]
+    assert [answer["question"] for answer in answers[:2] + answers[3:]] == [FINE, ROOFER, BUS]
+    for answer in answers[:2] + answers[3:]:
+        assert {name: answer[name] for name in SAME} == {name: alone[answer["question"]][name] for name in SAME}
+    assert groups in ([], [3, 1])
+
+
+def test_what_a_process_that_ends_has_not_answered_is_answered_here(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, beside: Beside
+) -> None:
+    beside.leaves_after = 1
+    monkeypatch.setattr(several.work, "engine_of", lambda *_: nullcontext(beside.engine))
+    monkeypatch.setattr(sys, "stdin", StringIO(f"{FINE}\n{ROOFER}\n{BUS}\n"))
+    ran = desk.run("ask", "--private", "-")
+    assert ran.code == 0 and beside.asked == ["ask_all"], ran.err
+    assert [part.split("\n", 1)[0] for part in ran.out.split("\n\n")] == [f"> {each}" for each in (FINE, ROOFER, BUS)]
+    assert "200 crowns" in ran.out and "14 May" in ran.out and "7:40" in ran.out
+
+
+def test_more_questions_than_fit_into_one_request_are_several_requests(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, beside: Beside
+) -> None:
+    monkeypatch.setattr(several, "_MOST_PORTION", 1)
+    monkeypatch.setattr(sys, "stdin", StringIO(f"{FINE}\n{ROOFER}\n"))
+    ran = desk.run("ask", "--private", "-")
+    assert ran.code == 0 and beside.asked == ["ask_all", "ask_all"]
+    assert ran.out.index("200 crowns") < ran.out.index("14 May")
+
+
+def test_a_client_that_stops_gets_no_further_answer(desk: Desk, beside: Beside) -> None:
+    settings = Settings(data_dir=desk.data)
+    requests = values.plain([Request(question) for question in (FINE, ROOFER, BUS) * 3])
+    asked = {"do": "ask_all", "requests": requests, "settings": values.settings_key(settings)}
+    answered: list[Message] = []
+    for message in client.request(desk.data, asked, lambda: bool(answered)):
+        if "answered" in message:
+            answered.append(message)
+    assert 1 <= len(answered) < 9
+    beside.server.drain(20)
+    assert not beside.engine.turn.answer_waits()
 
 
 def test_each_is_answered_as_if_alone_and_a_chunk_is_read_once(

@@ -119,7 +119,7 @@ def test_a_folder_is_indexed_by_the_process_that_watches(watched: Watched) -> No
     code, out, err = watched.run("index", str(watched.other), "--json")
     report = json.loads(out)
     assert (code, report["indexed"], report["vectors"], report["warm"], report["stopped"]) == (0, 1, 1, 1, False)
-    assert "reading files: 1 of 1 files" in err and "chunk KV: 1 of 1 chunks" in err
+    assert "reading files: 1 of 1 files" in err and "caches: 1 of 1 chunks" in err
     assert watched.documents() == {"door.md", "roof.md", "boat.md"}
     code, _, err = watched.run("index", str(watched.other))
     assert code == 0 and "Nothing to do: 1 file unchanged" in err
@@ -135,7 +135,7 @@ def test_a_first_question_waits_for_caches_as_long_as_without_that_process(
     monkeypatch.setattr(changes, "fill_before_question", no_time)
     code, out, err = watched.run("ask", "At which pier is boat 7 moored?", "--folder", str(watched.other), "--private")
     assert code == 0 and "47" in out
-    assert "13 files read" in err and "chunk KV" not in err
+    assert "13 files read" in err and "caches:" not in err
     wait_for(lambda: "warm 100 %" in watched.run("status")[1])
 
 

@@ -19,7 +19,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static, Tab, Tabs
 
-from desk_rag.answering.events import Evidence
+from desk_rag.answering.events import Evidence, Finished
 from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
@@ -183,6 +183,8 @@ class ChatScreen(ConversationScreen):
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
         view.take(message.event)
+        if isinstance(message.event, Finished) and message.event.answer.is_search:
+            self.query_one(Transcript).read_from_its_beginning(view)
         if view is self.query_one(Transcript).selected:
             if isinstance(message.event, Evidence):
                 self.query_one(SourceList).choose_first_cited(message.event.citation.source_number)

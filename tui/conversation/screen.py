@@ -208,6 +208,9 @@ class ConversationScreen(TurnScreen):
         if name is not None:
             await self.run_action(name)
 
+    async def on_transcript_withdraw_wanted(self) -> None:
+        await self.run_action("withdraw")
+
     def on_transcript_menu_wanted(self) -> None:
         self.action_turn_menu()
 
@@ -222,6 +225,17 @@ class ConversationScreen(TurnScreen):
         if not prompt.offer(question):
             self._say("The prompt holds other text. Ctrl+C clears it; then try again.")
         prompt.focus()
+
+    def action_edit(self) -> None:
+        """Put the selected question into the prompt."""
+        if view := self._selected:
+            self._offer(view.question)
+            self.action_back()
+
+    def action_back(self) -> None:
+        """Leave the sources tab and go back to the prompt."""
+        self._show_pane("tab-chat")
+        self.query_one(QuestionInput).focus()
 
     def action_write(self) -> None:
         """Hand the prompt's text to the user's editor, and take back what was written."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -186,7 +187,10 @@ class ConversationScreen(TurnScreen):
         from desk_rag.tui.conversation.export_screen import ExportScreen
 
         answers = [view.answer for view in self._views if view.answer is not None]
-        chat = exporting.chat_of(answers)
+        title = ""
+        with suppress(DeskRagError):  # the file is named after the first question then
+            title = self._backend.keeper.title()
+        chat = exporting.chat_of(answers, title)
         if not chat.turns:
             self._say("There is nothing to export yet: no question of this chat has been answered.")
             return

@@ -171,8 +171,8 @@ class ChatScreen(ConversationScreen):
         return self._started is not None and self._status_known
 
     def _waits_for(self) -> str:
-        if self._can_answer:
-            return "waits for the answer above"
+        if self._started is not None:
+            return "waits for the answer above" if self._status_known else "waits for the first look at the index"
         return f"waits for the model to load: {self._loading} …" if self._loading else "waits for the model to load"
 
     def _begin(self, job: _Job) -> None:
@@ -333,6 +333,7 @@ class ChatScreen(ConversationScreen):
             # The model looks up between tokens only; a long prefill ends first.
             self._answering.waiting("stopping …")
             self._is_stopping = True
+            self.refresh_bindings()
         self.post_message(m.StopWanted())
 
     async def action_withdraw(self) -> None:

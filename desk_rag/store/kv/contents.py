@@ -60,7 +60,8 @@ def cache_contents(database: Database, most_next: int) -> CacheContents:
 
 def _next(connection: sqlite3.Connection, candidate: Candidate, binned: set[int]) -> NextToGo:
     row = connection.execute(
-        "SELECT d.path, p.heading, p.page_start, p.page_end, p.line_start, p.line_end FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id JOIN places p ON p.chunk = c.id"
+        "SELECT d.path, p.heading, p.page_start, p.page_end, p.line_start, p.line_end"
+        " FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id JOIN places p ON p.chunk = c.id"
         " JOIN documents d ON d.id = p.document WHERE k.kv = ? ORDER BY d.path LIMIT 1",
         (candidate.row,),
     ).fetchone()

@@ -117,6 +117,16 @@ def test_enter_asks_about_a_folder_whose_name_is_typed_in_full(walker: Walker) -
     walker.sees("› what is green? @house/", "first word")
 
 
+def test_signs_of_the_help_stand_apart_from_their_meaning(walker: Walker) -> None:
+    walker.press("help")
+    walker.sees("Keys of the chat", "Page Up, Page Down ")
+    walker.send("\x1b[F")
+    walker.sees("another process ", "it keeps the index fresh")
+    assert "processit" not in walker.terminal.text
+    walker.send("\x1b")
+    walker.sees(PROMPT)
+
+
 def test_an_export_is_named_after_the_title_that_a_chat_was_given(walker: Walker) -> None:
     walker.press("chats")
     walker.sees("Saved chats", "what is green? @house/")

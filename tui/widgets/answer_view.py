@@ -42,9 +42,9 @@ from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.afterword import afterword
 from desk_rag.tui.turns.comparison import Comparison
+from desk_rag.tui.turns.search_hits import SearchHits
 from desk_rag.tui.widgets.answer_text import AnswerText
 from desk_rag.tui.widgets.comparison_view import ComparisonView
-from desk_rag.tui.widgets.search_hits import SearchHits
 from desk_rag.tui.widgets.timing_line import Times, TimingLine
 from desk_rag.tui.wording import count, safe, short_path
 

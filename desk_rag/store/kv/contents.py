@@ -26,7 +26,7 @@ class NextToGo:
     reason: str
     """Reason why it goes before others."""
     place: str = ""
-    """Where in the document the chunk stands: 'p. 4', 'lines 12-40'; '' where it is not known."""
+    """Place of the chunk in the document: 'p. 4', 'lines 12-40'; '' where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,7 +345,8 @@ def test_damage_is_repaired_by_the_process_that_writes(watched: Watched) -> None
 
 
 def test_a_question_about_a_new_folder_has_it_indexed_first(watched: Watched) -> None:
-    code, out, err = watched.run("ask", "--private", "--folder", str(watched.other), "Where is the boat moored?")
+    words = ("ask", "--private", "--keep", "--folder", str(watched.other), "Where is the boat moored?")
+    code, out, err = watched.run(*words)
     assert code == 0, err
     assert "Kiel" in out and f"Indexing {watched.other} first, once." in err
     assert "Answering without" not in err
@@ -369,7 +370,7 @@ def test_a_question_about_a_new_folder_waits_until_the_other_process_has_started
 
     starting = threading.Thread(target=start)
     starting.start()
-    command = ("ask", "--private", "--keep", "--folder", str(watched.other), "Where is the boat moored?")
+    command = ("ask", "--private", "--folder", str(watched.other), "Where is the boat moored?")
     code, out, err = watched.run(*command)
     starting.join()
     assert code == 0, err

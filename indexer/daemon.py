@@ -161,7 +161,7 @@ class Printer:
             case DeletionsWaiting():
                 self.line(f"kept: {event.root}: {event.sentence}")
             case IndexFinished():
-                further = f", {event.chunk_kvs} chunk KVs made" if event.chunk_kvs > event.warm else ""
+                further = f", {event.chunk_kvs} caches made" if event.chunk_kvs > event.warm else ""
                 further += f", {event.beginnings} too long to be indexed to the end" if event.beginnings else ""
                 self.line(
                     f"up to date: {event.indexed} indexed, {event.removed} removed, {event.failed} failed, "

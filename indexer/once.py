@@ -204,7 +204,7 @@ class Run:
         if not last.disk_full and counts.kv_bytes >= counts.budget_bytes:
             self._say_no_room()
         else:
-            self._progress.say(f"Chunk KV: {last.waiting}")
+            self._progress.say(f"Caches: {last.waiting}")
 
     def _say_what_waits(self) -> None:
         """Say how many passages of files that were not named still have no vector."""
@@ -221,8 +221,8 @@ class Run:
         if self._parts.store.counts().budget_bytes < int(limits.budget_gib * GIB):
             self._tally.disk_full = True
             self._progress.say(
-                f"Chunk KV: the drive has no room for more besides the {limits.reserve_gib:g} GiB that stay free "
+                f"Caches: the drive has no room for more besides the {limits.reserve_gib:g} GiB that stay free "
                 "(`reserve_gib` under [store])."
             )
         else:
-            self._progress.say("Chunk KV: there is no room for more (`budget_gib` under [store]).")
+            self._progress.say("Caches: there is no room for more (`budget_gib` under [store]).")

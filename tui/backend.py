@@ -69,6 +69,8 @@ class Status:
     """Documents whose files are gone and that leave the index when the grace period is over."""
     missing_seconds: float = 0.0
     """Seconds until the first of them leave."""
+    gone_and_kept: int = 0
+    """Documents whose files are gone and that stay in the index, as the user has decided."""
     writer: int = 0
     """Process id of another process that indexes; 0 if there is none."""
     is_reading: bool = False

@@ -39,7 +39,7 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
     missing = [
         folder
         for folder in missing_files(store, session.settings.index.deletion_grace_hours)
-        if folder.waiting and (not folders or any(folder.root.is_relative_to(chosen) for chosen in folders))
+        if not folders or any(folder.root.is_relative_to(chosen) for chosen in folders)
     ]
     return Status(
         freshness=freshness,
@@ -59,7 +59,8 @@ def status_of(store: Store, counts: Counts, session: Session, state: IndexingSta
         paused_seconds=None if paused == math.inf else paused,
         absent=tuple(path for path in absent if not folders or any(path.is_relative_to(chosen) for chosen in folders)),
         missing=sum(folder.waiting for folder in missing),
-        missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
+        missing_seconds=min((folder.seconds_left for folder in missing if folder.waiting), default=0.0),
+        gone_and_kept=sum(folder.kept for folder in missing),
         writer=0 if state.pid or activity is None else activity.pid,
         is_reading=state.is_reading,
         no_caches=caches_missing(store, counts, session.settings.store.budget_gib),

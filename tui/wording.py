@@ -103,10 +103,18 @@ def notice(status: Status) -> str:
     if status.absent:
         names = ", ".join(path.name for path in status.absent)
         return f"! {names} is not there now; nothing of it is removed"
+    return f"! {gone(status)}" if status.missing else ""
+
+
+def gone(status: Status) -> str:
+    """Return how many files are gone and what becomes of their documents; empty if none is."""
+    said = []
     if status.missing:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
-        return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
-    return ""
+        said.append(f"{count(status.missing, 'file')} gone, {left} (^p: remove or keep)")
+    if status.gone_and_kept:
+        said.append(f"{count(status.gone_and_kept, 'file')} gone and kept, as you decided")
+    return "; ".join(said)
 
 
 def count(number: int, noun: str) -> str:

@@ -233,16 +233,17 @@ def _words(_settings: Settings) -> Finding:
     try:
         connection.execute("CREATE VIRTUAL TABLE probe USING fts5 (text)")
     except sqlite3.OperationalError:
-        detail = f"SQLite {sqlite3.sqlite_version} has no FTS5"
+        detail = f"the SQLite of this Python ({sqlite3.sqlite_version}) cannot search for words"
         return Finding("word search", Verdict.FAIL, detail, "Use a Python whose sqlite3 has FTS5; python.org's does.")
     finally:
         connection.close()
-    return Finding("word search", Verdict.OK, f"SQLite {sqlite3.sqlite_version} with FTS5")
+    return Finding("word search", Verdict.OK, "ready")
 
 
 def _vectors(_settings: Settings) -> Finding:
     installed = importlib.util.find_spec("hnswlib") is not None
-    return Finding("vector search", Verdict.OK, "hnswlib" if installed else "exact, without hnswlib")
+    detail = "ready, for large folders too" if installed else "ready; the extra `ann` makes it faster in large folders"
+    return Finding("vector search", Verdict.OK, detail)
 
 
 def _watches(_settings: Settings) -> Finding:

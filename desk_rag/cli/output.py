@@ -45,7 +45,7 @@ _STAGE_WORDS = {
     IndexStage.SCAN: "looking through the folder",
     IndexStage.WORDS: "reading files",
     IndexStage.VECTORS: "by meaning",
-    IndexStage.WARM: "chunk KV",
+    IndexStage.WARM: "caches",
 }
 _TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
 """Seconds between two progress lines of a stage, on a terminal and without one."""
@@ -145,7 +145,7 @@ class Progress:
 
 
 def stage_line(event: StageProgress) -> str:
-    """Return a line of progress: 'chunk KV: 312 of 1,204 chunks, 3.1/s, 4 min 48 s left'."""
+    """Return a line of progress: 'caches: 312 of 1,204 chunks, 3.1/s, 4 min 48 s left'."""
     parts = [f"{_STAGE_WORDS[event.stage]}: {event.done:,} of {event.total:,} {event.unit}"]
     if event.waiting:
         parts.append(f"waiting: {event.waiting}")
@@ -176,7 +176,7 @@ def index_summary(done: IndexFinished) -> str:
             parts.append(f"{number:,} {word}")
     computed = [f"{plural(done.vectors, 'vector')} made"] if done.vectors and not done.indexed else []
     computed += [f"{plural(done.warm, 'chunk')} made warm"] if done.warm else []
-    computed += [f"{plural(done.chunk_kvs, 'chunk KV')} made"] if done.chunk_kvs > done.warm else []
+    computed += [f"{plural(done.chunk_kvs, 'cache')} made"] if done.chunk_kvs > done.warm else []
     clauses = [", ".join(parts) or "nothing read", *([", ".join(computed)] if computed else []), duration(done.seconds)]
     return f"{'; '.join(clauses)}."
 

@@ -92,7 +92,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"findable  by words {_share(counts.chunks, counts.chunks)},"
         f" by meaning {_share(counts.with_vectors, counts.chunks)}, warm {_share(counts.warm, counts.chunks)}",
         *([_tokens_line(counts, is_room=is_room)] if settings.model.embedder == EMBEDDED else []),
-        f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
+        f"caches    {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         *(
             [
                 f"          {out.size(auxiliary_bytes)} of it of the auxiliary model, for"
@@ -102,7 +102,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
             else []
         ),
         *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
-        *([f"chunk KV  in {home_path(settings.store.kv_place)}"] if settings.store.kv_place else []),
+        *([f"caches    in {home_path(settings.store.kv_place)}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
         f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
         f"now       {_activity_text(activity, pause, counts.files)}",
@@ -128,7 +128,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
 
 
 def _tokens_line(counts: Counts, *, is_room: bool) -> str:
-    line = f"compared  word by word {_share(counts.with_tokens, counts.chunks)} ({out.size(counts.token_bytes)})"
+    share = _share(counts.with_tokens, counts.chunks)
+    line = f"ranked    word by word in {share} of the chunks, to find the best first ({out.size(counts.token_bytes)})"
     if counts.with_tokens >= counts.with_vectors:
         return line
     if is_room:

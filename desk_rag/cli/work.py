@@ -26,7 +26,7 @@ from desk_rag.errors import (
 )
 from desk_rag.indexer.resident.client import ResidentError
 from desk_rag.indexer.resident.protocol import NoResident
-from desk_rag.ingest import contents, freshness, unread
+from desk_rag.ingest import unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
 from desk_rag.ingest.unread import UnreadFiles
@@ -130,7 +130,7 @@ def index(
         out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
         if done.indexed or not stopped:
-            _say_summary(progress, done, skipped, counts)
+            say_summary(progress, done, skipped, counts)
         if stopped:
             progress.say(STOPPED)
     if stopped:
@@ -188,23 +188,6 @@ def _filling(settings: Settings, ray: str) -> list[WarmPending]:
     return [RayPrefill(settings, ray).warm_pending]
 
 
-def index_in_background_process(
-    settings: Settings, roots: Sequence[Path], stop: Callable[[], bool], progress: out.Progress
-) -> int:
-    """Have the process that is running index new folders, and return how many files could not be read.
-
-    Raises NoResident if it does not.
-    """
-    from desk_rag.indexer.resident import handover
-
-    check_not_excluded(settings, roots)
-    progress.say(f"Indexing {', '.join(shown_path(root) for root in roots)} first, once.")
-    done = handover.index(settings, roots, warm=True, before_question=True, progress=progress, stop=stop)
-    with open_store(settings, writer=False) as store:
-        _say_summary(progress, done, unread.skipped_files(store, roots), store.counts(under=roots))
-    return done.failed
-
-
 def index_with(
     engine: AnswerEngine,
     roots: Sequence[Path],
@@ -220,31 +203,7 @@ def index_with(
     return Run(parts_of(engine), settings, stop, progress, warm_pending=warm_pending).run(roots, loaded=True)
 
 
-def index_new_folders(
-    engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
-) -> int:
-    """Index those of `roots` that were never indexed; returns how many files could not be read."""
-    new = contents.new_folders(engine.store, roots)
-    if not new:
-        return 0
-    if not engine.store.writer and freshness.is_reading(engine.store):
-        return 0  # the other process reads them, and the answer waits for that
-    if not engine.store.writer:
-        raise StoreLocked(
-            f"{shown_path(new[0])} was never indexed, and the index cannot be written: another desk-rag is writing "
-            "to it, or its drive is full or read-only.",
-            remedy="Run desk-rag index FOLDER to see the reason; once it succeeds, ask again.",
-        )
-    check_not_excluded(settings, new)
-    from desk_rag.indexer.once import fill_before_question
-
-    progress.say(f"Indexing {', '.join(shown_path(root) for root in new)} first, once.")
-    done = index_with(engine, new, settings, stop, progress, fill_before_question)
-    _say_summary(progress, done, unread.skipped_files(engine.store, new), engine.store.counts(under=new))
-    return done.failed
-
-
-def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles, counts: Counts) -> None:
+def say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles, counts: Counts) -> None:
     """Say what a run did, how the files that were found add up, and which kinds of them were left out."""
     progress.say(out.index_summary(done))
     if skipped.files:

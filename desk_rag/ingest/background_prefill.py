@@ -167,13 +167,13 @@ def warm_pending(
     namespaces = [*variants.namespaces, *([auxiliary] if auxiliary else [])]
     warmer = ChunkPrefiller(store, serving, turn, stop, under)
     done, total, meter = 0, _missing(store, namespaces, under), ProgressRate()
-    unit = "chunks" if len(namespaces) == 1 else "chunk KVs"
+    unit = "chunks" if len(namespaces) == 1 else "caches"
     while not stop():
         task = warmer.next()
         if task is None:
             counts = store.counts()
             if counts.kv_bytes >= counts.budget_bytes and _missing(store, namespaces, under):
-                yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
+                yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more caches")
             return
         while reason := _reason_to_wait(turn, may_run):
             yield meter.progress(IndexStage.WARM, done, total, unit, reason)

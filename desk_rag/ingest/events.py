@@ -27,7 +27,7 @@ class StageProgress:
     done: int
     total: int
     unit: str
-    """'files', 'chunks', or 'chunk KVs' where a chunk gets several."""
+    """'files', 'chunks', or 'caches' where a chunk gets several."""
     rate: float
     """Units per second over the recent past; 0 before the first."""
     eta_seconds: float | None

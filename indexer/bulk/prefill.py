@@ -248,7 +248,7 @@ class _Pass:
     def run(self) -> Iterator[StageProgress]:
         """Give out chunks and store what comes back; yields as `RayPrefill.warm_pending` does."""
         done, total, meter = 0, self._missing(), ProgressRate()
-        unit = "chunks" if len(self._namespaces) == 1 else "chunk KVs"
+        unit = "chunks" if len(self._namespaces) == 1 else "caches"
         while not self._stop():
             self._give_out()
             if not self._pool.in_progress and not self._next():
@@ -267,7 +267,7 @@ class _Pass:
                 yield replace(event, upper=namespace != self._namespaces[0])
         counts = self._store.counts()
         if not self._stop() and counts.kv_bytes >= counts.budget_bytes and self._missing():
-            yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
+            yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more caches")
 
     def _give_out(self) -> None:
         while (worker := self._pool.free()) is not None and (chosen := self._next()) is not None:

@@ -107,7 +107,7 @@ def test_every_chunk_gets_plain_kv_first_and_then_rung_after_rung(world: World, 
         events = [(event, warm_counts(engine)) for event in warm(engine)]
         progress = [(event.done, event.total, counts) for event, counts in events]
         assert [event.upper for event, _ in events] == [False] * 3 + [True] * 6
-        assert {event.unit for event, _ in events} == {"chunk KVs"}
+        assert {event.unit for event, _ in events} == {"caches"}
         assert [done for done, _, _ in progress] == list(range(1, 10)) and {total for _, total, _ in progress} == {9}
         assert [counts for _, _, counts in progress] == [
             (1, 0, 0), (2, 0, 0), (3, 0, 0), (3, 1, 0), (3, 2, 0), (3, 3, 0), (3, 3, 1), (3, 3, 2), (3, 3, 3),

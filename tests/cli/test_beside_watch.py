@@ -49,14 +49,18 @@ class Watched:
         parts = lazy_parts(self.store, self.settings, self.models)
         self.service = Service(parts, [self.docs], self.settings, tick_seconds=0.05)
         self.ended = threading.Event()
-        resident = Resident(
+        self._resident = Resident(
             self.settings, lambda: parts, self.models.engine, self.service.is_reading, self.service.changed_files,
             service=lambda: self.service, end=self.ended.set,
         )  # fmt: skip
-        self.server = Server(self.data, resident.handle)
-        assert self.server.start() == ""
+        self.server = self.serving()
         self.service.start()
         wait_for(self.is_idle, 240)  # the first one also tries out the model's caches
+
+    def serving(self) -> Server:
+        server = Server(self.data, self._resident.handle)
+        assert server.start() == ""
+        return server
 
     def write(self, name: str, text: str) -> Path:
         path = (self.docs if hasattr(self, "docs") else Path()).parent / name
@@ -115,7 +119,7 @@ def test_a_folder_is_indexed_by_the_process_that_watches(watched: Watched) -> No
     code, out, err = watched.run("index", str(watched.other), "--json")
     report = json.loads(out)
     assert (code, report["indexed"], report["vectors"], report["warm"], report["stopped"]) == (0, 1, 1, 1, False)
-    assert "reading files: 1 of 1 files" in err and "chunk KV: 1 of 1 chunks" in err
+    assert "reading files: 1 of 1 files" in err and "caches: 1 of 1 chunks" in err
     assert watched.documents() == {"door.md", "roof.md", "boat.md"}
     code, _, err = watched.run("index", str(watched.other))
     assert code == 0 and "Nothing to do: 1 file unchanged" in err
@@ -131,7 +135,7 @@ def test_a_first_question_waits_for_caches_as_long_as_without_that_process(
     monkeypatch.setattr(changes, "fill_before_question", no_time)
     code, out, err = watched.run("ask", "At which pier is boat 7 moored?", "--folder", str(watched.other), "--private")
     assert code == 0 and "47" in out
-    assert "13 files read" in err and "chunk KV" not in err
+    assert "13 files read" in err and "caches:" not in err
     wait_for(lambda: "warm 100 %" in watched.run("status")[1])
 
 
@@ -341,10 +345,46 @@ def test_damage_is_repaired_by_the_process_that_writes(watched: Watched) -> None
 
 
 def test_a_question_about_a_new_folder_has_it_indexed_first(watched: Watched) -> None:
-    code, out, err = watched.run("ask", "--private", "--folder", str(watched.other), "Where is the boat moored?")
+    words = ("ask", "--private", "--keep", "--folder", str(watched.other), "Where is the boat moored?")
+    code, out, err = watched.run(*words)
     assert code == 0, err
     assert "Kiel" in out and f"Indexing {watched.other} first, once." in err
     assert "Answering without" not in err
+
+
+def test_several_questions_about_a_new_folder_have_it_indexed_first(watched: Watched, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.txt"
+    questions.write_text("Where is the boat moored?\nWho baked the bread?\n")
+    code, out, err = watched.run("ask", "--private", "--folder", str(watched.other), "--batch", str(questions))
+    assert code == 0, err
+    assert "Kiel" in out and "> Who baked the bread?" in out
+    assert err.count(f"Indexing {watched.other} first, once.") == 1 and "Answering without" not in err
+
+
+def test_a_question_about_a_new_folder_waits_until_the_other_process_has_started(watched: Watched) -> None:
+    watched.server.stop()
+
+    def start() -> None:
+        time.sleep(8)
+        watched.server = watched.serving()
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    command = ("ask", "--private", "--folder", str(watched.other), "Where is the boat moored?")
+    code, out, err = watched.run(*command)
+    starting.join()
+    assert code == 0, err
+    assert "Kiel" in out and err.count(f"Indexing {watched.other} first, once.") == 1
+
+
+def test_a_new_folder_that_the_other_process_declines_is_told_with_the_reason(watched: Watched) -> None:
+    changed = watched.data.parent / "config.toml"
+    changed.write_text("[answer]\ntop_k = 3\n")
+    words = ("ask", "--private", "--folder", str(watched.other), "Where is the boat moored?")
+    code, _, err = watched.run("--config", str(changed), *words)
+    assert code == 4
+    assert f"{watched.other} was never indexed, and cannot be now: Another desk-rag (process {os.getpid()})" in err
+    assert "It was asked to index the folder, but it has other settings." in err and "drive is full" not in err
 
 
 def test_purging_everything_ends_the_process_that_watches(watched: Watched) -> None:

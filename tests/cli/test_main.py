@@ -301,6 +301,7 @@ def test_doctor_finds_nothing_broken(desk: Desk, capsys: pytest.CaptureFixture[s
     report = json.loads(looked.out)
     assert looked.code == 0 and report["ok"] is True
     assert {"torch", "model", "embedder", "word search", "index"} <= {finding["name"] for finding in report["findings"]}
+    assert "hnswlib" not in looked.out and "FTS5" not in looked.out, "names of parts, which say nothing to people"
     assert all(finding["remedy"] for finding in report["findings"] if finding["verdict"] != "ok")
     guide = (ROOT / "assets" / "guides" / "json.md").read_text(encoding="utf-8")
     keys = {key for finding in report["findings"] for key in finding}

@@ -160,12 +160,12 @@ def test_further_rungs_are_work_that_is_told(world: World) -> None:
     ladder = with_rungs(world.settings, 0, 1, 2)
     done = world.run(ladder)
     assert (done.warm, done.chunk_kvs) == (0, 4)
-    assert index_summary(done).startswith("2 unchanged; 4 chunk KVs made; ")
+    assert index_summary(done).startswith("2 unchanged; 4 caches made; ")
     assert index_summary(world.run(ladder)).startswith("Nothing to do") and world.loaded == []
     (world.docs / "new.txt").write_text("The heron stands in the shallow water.\n")
     done = world.run(ladder)
     assert (done.warm, done.chunk_kvs) == (1, 3)
-    assert "1 chunk made warm, 3 chunk KVs made" in index_summary(done)
+    assert "1 chunk made warm, 3 caches made" in index_summary(done)
 
 
 def test_a_text_in_two_files_is_told_to_be_one_chunk(world: World) -> None:
@@ -189,7 +189,7 @@ def test_a_full_drive_is_told_and_the_rest_is_done(world: World, monkeypatch: py
         patch.setattr(Store, "put_kv", refuse)
         done = world.run()
     assert done.disk_full and (done.indexed, done.vectors, done.warm) == (2, 2, 0)
-    assert "Chunk KV: The disk of /data is full." in world.said
+    assert "Caches: The disk of /data is full." in world.said
     assert not world.run().disk_full
 
 

@@ -726,7 +726,7 @@ def test_a_disk_without_room_ends_warming_with_the_reason(
         sync = Sync(store, prompt, docs)
         assert summary(sync()).indexed == 2  # everything else goes on
         events = list(warm(store, prepared, DeviceLock(docs.parent / "run")))
-        assert events[-1].waiting == "there is no room for more chunk KV"
+        assert events[-1].waiting == "there is no room for more caches"
         for name in ("note.txt", "letter.md"):
             for _ in range(3):  # asked for so often that it would be kept if there were room
                 store.note_use([passage.chunk.chunk_id for passage in store.passages_of(docs / name)])

@@ -78,6 +78,11 @@ class Stopwatch:
         self.when(name, lambda: self.terminal.text.count("first word") > done, begun)
 
 
+def _pause_left(screen: str) -> str:
+    """Return what the status bar says of the pause."""
+    return screen.partition("paused, ")[2].partition(" left")[0]
+
+
 def _times(process: psutil.Process) -> psutil._common.pcputimes | None:
     try:
         return process.cpu_times()
@@ -102,6 +107,8 @@ def measure(folder: Path, data: Path, *, types: bool) -> None:
         if "paused" not in terminal.text:  # by the run before
             terminal.send(_F6)
         watch.when("paused", lambda: "paused" in terminal.text, time.perf_counter())
+        left = _pause_left(terminal.text)  # in minutes; they are drawn once a minute, which is no idle redraw
+        watch.when("a minute of the pause later", lambda: _pause_left(terminal.text) != left, time.perf_counter())
         terminal.pause(5)
         cpu, drawn = watch.cpu(), len(terminal.raw)
         terminal.pause(_IDLE_SECONDS)

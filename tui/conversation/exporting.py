@@ -17,10 +17,10 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) 
 """Flags of a file that must not exist yet; without the last Windows changes line ends."""
 
 
-def chat_of(answers: Sequence[Answer]) -> SavedChat:
-    """Return the answers on the screen as a chat, whether it is saved or private."""
+def chat_of(answers: Sequence[Answer], title: str = "") -> SavedChat:
+    """Return the answers on the screen as a chat, whether it is saved or private; `title` is that of a saved one."""
     turns = tuple(saved_turn(answer) for answer in answers if not answer.is_search)
-    title = " ".join(turns[0].question.split()) if turns else "Conversation"
+    title = title or (" ".join(turns[0].question.split()) if turns else "Conversation")
     now = time.time()
     return SavedChat(0, title, now, now, turns)
 

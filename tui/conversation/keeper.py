@@ -100,6 +100,12 @@ class Keeper:
             if chat_id == self._chat_id:
                 self.begin(private=self.is_private)
 
+    def title(self) -> str:
+        """Return the title of the conversation on the screen, which may have been renamed; '' if it is not saved."""
+        with self._guard:
+            chats = None if self._chat_id is None else self._open(create=False)
+            return "" if chats is None or self._chat_id is None else chats.get(self._chat_id).title
+
     def rename(self, chat_id: int, title: str) -> None:
         """Give a saved chat another title. Raises ConfigError, StoreError."""
         with self._guard:

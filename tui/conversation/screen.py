@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -186,7 +187,10 @@ class ConversationScreen(TurnScreen):
         from desk_rag.tui.conversation.export_screen import ExportScreen
 
         answers = [view.answer for view in self._views if view.answer is not None]
-        chat = exporting.chat_of(answers)
+        title = ""
+        with suppress(DeskRagError):  # the file is named after the first question then
+            title = self._backend.keeper.title()
+        chat = exporting.chat_of(answers, title)
         if not chat.turns:
             self._say("There is nothing to export yet: no question of this chat has been answered.")
             return
@@ -208,6 +212,9 @@ class ConversationScreen(TurnScreen):
         if name is not None:
             await self.run_action(name)
 
+    async def on_transcript_withdraw_wanted(self) -> None:
+        await self.run_action("withdraw")
+
     def on_transcript_menu_wanted(self) -> None:
         self.action_turn_menu()
 
@@ -222,6 +229,17 @@ class ConversationScreen(TurnScreen):
         if not prompt.offer(question):
             self._say("The prompt holds other text. Ctrl+C clears it; then try again.")
         prompt.focus()
+
+    def action_edit(self) -> None:
+        """Put the selected question into the prompt."""
+        if view := self._selected:
+            self._offer(view.question)
+            self.action_back()
+
+    def action_back(self) -> None:
+        """Leave the sources tab and go back to the prompt."""
+        self._show_pane("tab-chat")
+        self.query_one(QuestionInput).focus()
 
     def action_write(self) -> None:
         """Hand the prompt's text to the user's editor, and take back what was written."""

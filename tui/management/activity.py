@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.tui.backend import Freshness
+from desk_rag.tui.wording import gone
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -68,6 +69,8 @@ class ActivityReport:
     writer: str = ""
     """The process that indexes; '' if none does."""
     failures: tuple[Failure, ...] = ()
+    gone: str = ""
+    """How many files are gone and what becomes of their documents; '' if none is."""
 
 
 class ActivityView:
@@ -95,6 +98,7 @@ class ActivityView:
             full_speed_seconds=_left(store.full_speed_requested()),
             writer=self._writer(activity),
             failures=self._failures(store),
+            gone=gone(status),
         )
 
     def work_now(self, seconds: float | None) -> None:

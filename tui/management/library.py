@@ -19,11 +19,12 @@ from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.explanation import OWN_RULE, Explanation, explain, is_as_read
 from desk_rag.ingest.unread import skipped_files
 from desk_rag.sanitize import home_path
+from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
+from desk_rag.tui.wording import about
 
 if TYPE_CHECKING:
     from desk_rag.store.listing import FolderCounts
-    from desk_rag.store.presence import AbsentFolder
     from desk_rag.store.store import Store
     from desk_rag.tui.management.session import Session
 
@@ -265,7 +266,7 @@ class Library:
         return FolderEntry(root, entry.indexed, entry.failed, entry.skipped, note, entry.pinned)
 
     def _documents(self, store: Store, documents: Sequence[int]) -> list[Entry]:
-        absent: list[AbsentFolder] | None = None
+        gone: _Gone | None = None
         entries: list[Entry] = []
         for listed in store.listing.rows(documents, self._session.namespace()):
             if listed is None:
@@ -282,19 +283,10 @@ class Library:
                 reason = "it has changed since it was read"
                 entries.append(FileEntry(row.path, EntryState.CHANGED, reason, row.num_chunks, listed.warm))
             else:
-                absent = absent_folders(store) if absent is None else absent
-                reason = self._why_gone(store, row.path, absent)
+                gone = _Gone(store, self._session.settings.index.deletion_grace_hours) if gone is None else gone
+                reason = gone.why(row.path)
                 entries.append(FileEntry(row.path, EntryState.GONE, reason, row.num_chunks, listed.warm))
         return entries
-
-    def _why_gone(self, store: Store, path: Path, absent: Sequence[AbsentFolder]) -> str:
-        for folder in absent:
-            if folder.path in path.parents:
-                return f"kept: {folder.reason}"
-        for missing in missing_files(store, self._session.settings.index.deletion_grace_hours):
-            if missing.root in path.parents and missing.waiting:
-                return f"its file is gone; kept for {missing.seconds_left / 3600:.0f} h more"
-        return "its file is gone; it leaves the index at the next look"
 
     def _waiting(self, store: Store | None, path: Path) -> FileEntry:
         known = explain(store, path, self._session.settings)
@@ -303,6 +295,27 @@ class Library:
         if known.state == "indexed":  # a moment ago
             return FileEntry(path, EntryState.READ)
         return FileEntry(path, EntryState.WAITING, "waits to be read")
+
+
+class _Gone:
+    """What becomes of documents whose files are gone, as it is known at one moment."""
+
+    def __init__(self, store: Store, grace_hours: float) -> None:
+        self._absent = absent_folders(store)
+        self._missing = missing_files(store, grace_hours)
+        self._kept = {deletion.path for deletion in store.deletions.all(decision=Decision.KEPT)}
+
+    def why(self, path: Path) -> str:
+        """Return why the document of `path` is still there, and how long."""
+        for folder in self._absent:
+            if folder.path in path.parents:
+                return f"kept: {folder.reason}"
+        if path in self._kept:
+            return "its file is gone; kept, as you decided"
+        for missing in self._missing:
+            if missing.root in path.parents and missing.waiting and missing.seconds_left:
+                return f"its file is gone; kept for {about(missing.seconds_left)} more"
+        return "its file is gone; it leaves the index at the next look"
 
 
 def _folder(counts: FolderCounts, pins: set[Path]) -> FolderEntry:

@@ -132,6 +132,10 @@ def _text(report: ActivityReport, library_key: str, cache_key: str, width: int) 
     lines = [_state(report), *_attended(report), Content("")]
     if report.no_caches:
         lines.insert(1, Content.styled(f"   {cache_key} says what helps", "$foreground 60%"))
+    if report.gone:
+        label = Content.styled(" ! ", "$warning")
+        lines.insert(-1, hanging(label, safe(report.gone, single_line=True, most=200), width))
+        lines.insert(-1, Content.styled(f"   answers still quote them; {library_key} lists them", "$foreground 60%"))
     lines += [_stage(row) for row in report.stages]
     if report.current:
         lines += [Content(""), _labelled("last read", report.current)]

@@ -150,8 +150,9 @@ def _text(report: CacheReport, width: int) -> Content:
     for one in report.contents.next:
         size, reason = f" {gib(one.size):>8}  ", "" if common else f"  {one.reason}"
         path = clean(home_path(one.path), single_line=True) if one.path else "…"
-        named = fit_path(path, min(len(path), max(20, width - len(size) - len(reason))))
-        lines.append(Content.assemble((size, "$foreground 60%"), named, (reason, "$foreground 60%")))
+        where = f"  {clean(one.place, single_line=True)}" if one.place else ""
+        named = fit_path(path, min(len(path), max(20, width - len(size) - len(where) - len(reason))))
+        lines.append(Content.assemble((size, "$foreground 60%"), named, (f"{where}{reason}", "$foreground 60%")))
     return Content("\n").join(lines if report.contents.next else [*lines, Content("   nothing: there are no caches")])
 
 

@@ -19,7 +19,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static, Tab, Tabs
 
-from desk_rag.answering.events import Evidence
+from desk_rag.answering.events import Evidence, Finished
 from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
@@ -70,6 +70,10 @@ class ChatScreen(ConversationScreen):
         """Questions that had no answer because of a problem before they were asked."""
         self._withdrawn: AnswerView | None = None
         """Question to withdraw once the backend has stopped."""
+        self._is_stopping = False
+        """The answer was stopped, and ends after the step in progress."""
+        self._loading = ""
+        """What is being done before the first answer."""
 
     def compose(self) -> ComposeResult:
         names = ", ".join(folder.name or str(folder) for folder in self._folders) or "no folder"
@@ -167,7 +171,9 @@ class ChatScreen(ConversationScreen):
         return self._started is not None and self._status_known
 
     def _waits_for(self) -> str:
-        return "waits for the answer above" if self._can_answer else "waits for the model to load"
+        if self._started is not None:
+            return "waits for the answer above" if self._status_known else "waits for the first look at the index"
+        return f"waits for the model to load: {self._loading} …" if self._loading else "waits for the model to load"
 
     def _begin(self, job: _Job) -> None:
         view = self._answering = job.view
@@ -183,6 +189,8 @@ class ChatScreen(ConversationScreen):
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
         view.take(message.event)
+        if isinstance(message.event, Finished) and message.event.answer.is_search:
+            self.query_one(Transcript).read_from_its_beginning(view)
         if view is self.query_one(Transcript).selected:
             if isinstance(message.event, Evidence):
                 self.query_one(SourceList).choose_first_cited(message.event.citation.source_number)
@@ -206,7 +214,7 @@ class ChatScreen(ConversationScreen):
 
     async def on_answer_over(self, message: m.AnswerOver) -> None:
         view = self._turns[message.turn]
-        self._answering = None
+        self._answering, self._is_stopping = None, False
         view.end()
         if view is self._withdrawn:
             await self._forget(view)
@@ -239,7 +247,10 @@ class ChatScreen(ConversationScreen):
     # Backend and index ----------------------------------------------------------------------------------------
 
     def on_loading(self, message: m.Loading) -> None:
-        self.query_one(IndexStatus).notice(f"{message.text.removesuffix('…').rstrip()} …")
+        self._loading = message.text.removesuffix("…").rstrip()
+        self.query_one(IndexStatus).notice(f"{self._loading} …")
+        for job in self._queue:
+            job.view.waiting(self._waits_for())
 
     def on_backend_ready(self, message: m.BackendReady) -> None:
         self._started = message
@@ -303,11 +314,11 @@ class ChatScreen(ConversationScreen):
         view = self._selected
         match action:
             case "stop":
-                return self._answering is not None and not self._can_withdraw
+                return self._answering is not None and self._withdrawable is None
             case "back":
                 return self._answering is None and not isinstance(self.focused, QuestionInput)
             case "withdraw":
-                return self._can_withdraw
+                return self._withdrawable is not None
             case "answer_now":
                 return self._answering is not None and self._answering.waits_for_files
             case "compare":
@@ -321,25 +332,36 @@ class ChatScreen(ConversationScreen):
         if self._answering is not None:
             # The model looks up between tokens only; a long prefill ends first.
             self._answering.waiting("stopping …")
+            self._is_stopping = True
+            self.refresh_bindings()
         self.post_message(m.StopWanted())
 
     async def action_withdraw(self) -> None:
-        """Take the selected question out of the queue; its text goes back to the prompt."""
-        if (view := self._selected) is None or not self._can_withdraw:
+        """Take a question out of the queue; its text goes back to the prompt."""
+        if (view := self._withdrawable) is None:
             return
         if view is self._answering:
             self._withdrawn = view
             self.post_message(m.StopWanted())
+        elif view.answer is not None:  # it waits to be compared
+            self._queue = deque(job for job in self._queue if job.view is not view)
+            view.end()
+            return
         else:
             await self._drop(view)
-        self._offer(view.question)
+        if not self._is_stopping:
+            self._offer(view.question)
+        else:  # several may be withdrawn one after the other; Up brings each of them back
+            self.query_one(QuestionInput).offer(view.question)
         self.action_back()
 
     @property
-    def _can_withdraw(self) -> bool:
-        """Return whether the selected question has no part of an answer yet."""
+    def _withdrawable(self) -> AnswerView | None:
+        """The selected question if it has no part of an answer yet; while an answer stops, the last one that waits."""
         view = self._selected
-        return view is not None and (view.queued or (view is self._answering and view.waits_for_files))
+        if view is not None and (view.queued or (view is self._answering and view.waits_for_files)):
+            return view
+        return self._queue[-1].view if self._is_stopping and self._queue else None
 
     async def action_delete(self) -> None:
         """Take the selected turn out of the transcript."""
@@ -369,24 +391,10 @@ class ChatScreen(ConversationScreen):
         if (view := self._selected) and view.over:
             await self._queue_again([view])
 
-    def action_edit(self) -> None:
-        """Put the selected question into the prompt."""
-        if view := self._selected:
-            self._offer(view.question)
-            self.action_back()
-
     def action_compare(self) -> None:
         """Answer the selected question from caches and with full prefill, and show both times and answers."""
         if (view := self._selected) and view.can_compare:
             self._enqueue(_Job(view, comparing=True))
-
-    def action_back(self) -> None:
-        """Leave the sources tab and go back to the prompt."""
-        self._show_pane("tab-chat")
-        self.query_one(QuestionInput).focus()
-
-    async def on_transcript_withdraw_wanted(self) -> None:
-        await self.action_withdraw()
 
     def on_descendant_focus(self) -> None:
         self.refresh_bindings()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from desk_rag.answering.writing import remarks
 from desk_rag.tui.wording import mark, place, safe, short_path
 
 _NEAREST_SHOWN = 3
-_EXCERPT, _BEFORE_WORD = 160, 40
-"""Characters of a passage that plain search shows, and those of them before the word."""
 
 
 def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
@@ -23,10 +20,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
     lines += [Content.assemble("! ", safe(remark, single_line=True)) for remark in remarks.remarks(answer)]
     if not answer.found and not answer.stopped and answer.sources:
         lines.append(Content("The nearest passages:"))
-        lines += [_source_line(source, folders) for source in answer.sources[:_NEAREST_SHOWN]]
-    if answer.is_search:
-        for source in answer.sources:
-            lines += [_source_line(source, folders), _excerpt(source, answer.question)]
+        lines += [source_line(source, folders) for source in answer.sources[:_NEAREST_SHOWN]]
     limits = [short_path(path, folders) or path.name for path in answer.limited_to]
     if searched := remarks.searched_only(answer, limits):
         lines.append(safe(searched, single_line=True))
@@ -54,17 +48,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
     return Content("\n").join(lines)
 
 
-def _source_line(source: Source, folders: Sequence[Path]) -> Content:
+def source_line(source: Source, folders: Sequence[Path]) -> Content:
+    """Return number, state, file and place of a passage."""
     where = "  ".join(part for part in (short_path(source.path, folders), place(source)) if part)
     return Content.assemble((f"[{source.number}] ", "bold"), f"{mark(source)[0]} ", safe(where))
-
-
-def _excerpt(source: Source, query: str) -> Content:
-    """Return the part of a passage around the first word of the query in it, indented."""
-    text = " ".join(source.text.split())
-    words = [re.escape(word) for word in query.removeprefix("/").split()]
-    hit = re.search("|".join(words), text, re.IGNORECASE) if words else None
-    start = max(0, hit.start() - _BEFORE_WORD) if hit else 0
-    start = text.find(" ", start) + 1 if start else 0
-    before, after = "…" if start else "", "…" if start + _EXCERPT < len(text) else ""
-    return safe(f"    {before}{text[start : start + _EXCERPT]}{after}", "$foreground 80%", most=_EXCERPT + 10)

@@ -42,6 +42,7 @@ from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.afterword import afterword
 from desk_rag.tui.turns.comparison import Comparison
+from desk_rag.tui.turns.search_hits import SearchHits
 from desk_rag.tui.widgets.answer_text import AnswerText
 from desk_rag.tui.widgets.comparison_view import ComparisonView
 from desk_rag.tui.widgets.timing_line import Times, TimingLine
@@ -132,6 +133,8 @@ class AnswerView(Vertical):
         if self.answer is not None and self.answer.reasoning:
             yield _folded_reasoning(self.answer)
         yield AnswerText(markdown=self._markdown)
+        if self.answer is not None and self.answer.is_search:
+            yield SearchHits(self.answer, self._folders)
         note = Static(self._said, classes="note", markup=False)
         note.display = bool(self._said)
         yield note
@@ -346,6 +349,9 @@ class AnswerView(Vertical):
         self.grow(answer.text)
         if answer.reasoning:
             self.mount(_folded_reasoning(answer), before=self.query_one(AnswerText))
+        if answer.is_search:
+            self.query(SearchHits).remove()
+            self.mount(SearchHits(answer, self._folders), after=self.query_one(AnswerText))
         self.set_class(not answer.found and not answer.stopped, "-not-found")
         self.set_class(bool(answer.dropped_quotes) and not answer.citations, "-unverified")
         self._draw_note()

@@ -107,6 +107,15 @@ class Transcript(VerticalScroll, can_focus=True):
         self.anchor()
         self._fold_soon()
 
+    def read_from_its_beginning(self, view: AnswerView) -> None:
+        """Scroll to the first line of a turn, which may be longer than the view, once it is laid out."""
+
+        def scroll() -> None:
+            self.release_anchor()
+            self.scroll_to_widget(view, top=True, animate=False)
+
+        self.call_after_refresh(self.call_after_refresh, scroll)  # the second time, its lines are wrapped
+
     def select(self, view: AnswerView) -> None:
         """Make `view` the turn whose sources are shown."""
         if self.selected is not None:

@@ -12,6 +12,7 @@ from desk_rag.answering.conversation.turns import Request
 from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
 from desk_rag.cli import output as out
 from desk_rag.cli import work
+from desk_rag.cli.questions import new_folders
 from desk_rag.cli.questions.early import EarlyQuestion, Question
 from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.signals import INTERRUPTED
@@ -68,8 +69,8 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
     except NoResident as reason:
         if str(reason) != NEW_FOLDER:
             work.say_alone(progress, reason)
-        elif not keeps:
-            with suppress(NoResident):  # a kept process leaves that to this one
+        else:
+            with suppress(NoResident):  # it has ended since
                 return index_and_ask_resident(settings, options, request, session, progress)
     if not keeps:
         return _ask_alone(settings, options, request, session, progress)
@@ -137,7 +138,7 @@ def index_and_ask_resident(
 ) -> int:
     """Have the folders of the question indexed by the process that indexes, then the question answered by it."""
     with work.stoppable_with(progress) as stop:
-        failed = work.index_in_background_process(settings, request.limit, stop, progress)
+        failed = new_folders.index_in_background_process(settings, request.limit, stop, progress)
         if stop():
             return INTERRUPTED
     code = ask_resident(settings, replace(options, index_first=False), request, session, progress)
@@ -161,7 +162,7 @@ def _ask_alone(
     failed = 0
     with work.engine_of(settings, progress) as engine, work.stoppable_with(progress) as stop:
         if options.index_first:
-            failed = work.index_new_folders(engine, roots, settings, stop, progress)
+            failed = new_folders.index_new_folders(engine, roots, settings, stop, progress)
         progress.end()
         if stop():
             return INTERRUPTED

@@ -17,6 +17,7 @@ from desk_rag.answering.events import AnswerMode
 from desk_rag.cli import output as out
 from desk_rag.cli import work
 from desk_rag.cli.questions import ask as single
+from desk_rag.cli.questions import new_folders
 from desk_rag.cli.questions.ask import AskOptions
 from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.signals import INTERRUPTED
@@ -78,10 +79,15 @@ def ask_all(settings: Settings, options: AskOptions, questions: Sequence[str]) -
         single.keep_process(settings, options, progress)
     batch = _Batch(settings, options, progress)
     try:
-        batch.by_resident(requests)
+        try:
+            batch.by_resident(requests)
+        except NoResident as reason:
+            if str(reason) != NEW_FOLDER:
+                raise
+            batch.index_by_resident(roots)
+            batch.by_resident(requests[batch.answered :])
     except NoResident as reason:
-        if str(reason) != NEW_FOLDER:
-            work.say_alone(progress, reason)
+        work.say_alone(progress, reason)
         if not batch.is_stopped:
             batch.alone(requests[batch.answered :])
     return INTERRUPTED if batch.is_stopped else batch.code
@@ -153,6 +159,14 @@ class _Batch:
                         return
                     self._print(request, _events_of_next(messages), away, stop)
 
+    def index_by_resident(self, roots: Sequence[Path]) -> None:
+        """Have the folders indexed by the process that indexes. Raises NoResident where it cannot."""
+        with work.stoppable_with(self._progress) as stop:
+            failed = new_folders.index_in_background_process(self._settings, roots, stop, self._progress)
+            self.is_stopped = stop()
+        self.code = work.SOME_UNREADABLE if failed else 0
+        self._options = replace(self._options, index_first=False)
+
     def alone(self, requests: Sequence[Request]) -> None:
         """Answer them in this process."""
         from desk_rag.indexer import fresh_answer, models
@@ -160,7 +174,7 @@ class _Batch:
         models.check(self._settings)
         with work.engine_of(self._settings, self._progress) as engine, work.stoppable_with(self._progress) as stop:
             if self._options.index_first and requests:
-                failed = work.index_new_folders(engine, requests[0].limit, self._settings, stop, self._progress)
+                failed = new_folders.index_new_folders(engine, requests[0].limit, self._settings, stop, self._progress)
                 self.code = work.SOME_UNREADABLE if failed else 0
             self._progress.end()
             contents.check_not_empty(engine.store, requests[0].limit, contents.ask_remedy(self._settings))

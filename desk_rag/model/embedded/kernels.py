@@ -86,13 +86,15 @@ def state() -> str:
 
 
 def remove() -> None:
-    """Delete what was compiled; files that were not written here stay."""
+    """Delete what was compiled, and the directory if nothing else is in it; files that were not written here stay."""
     place = _folder()
     if place is None:
         return
     with suppress(OSError, ForeignPlace), OwnedDirectory(place).opened() as folder:
         for name in folder.names():
             folder.unlink(name, _is_compiled_here)
+    if os.environ.get(_VARIABLE) is None:  # a directory that somebody named is theirs
+        OwnedDirectory(place.parent).remove_directory(place)
 
 
 def compiler() -> str | None:

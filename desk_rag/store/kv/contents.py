@@ -9,6 +9,7 @@ from pathlib import Path
 
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import from_blob
+from desk_rag.store.catalog.rows import location_of
 from desk_rag.store.kv.eviction import Candidate, candidates, pinned_folders
 
 _SAMPLE = 500
@@ -24,6 +25,8 @@ class NextToGo:
     size: int
     reason: str
     """Reason why it goes before others."""
+    place: str = ""
+    """Place of the chunk in the document: 'p. 4', 'lines 12-40'; '' where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def cache_contents(database: Database, most_next: int) -> CacheContents:
 
 def _next(connection: sqlite3.Connection, candidate: Candidate, binned: set[int]) -> NextToGo:
     row = connection.execute(
-        "SELECT d.path FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id JOIN places p ON p.chunk = c.id"
+        "SELECT d.path, p.heading, p.page_start, p.page_end, p.line_start, p.line_end"
+        " FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id JOIN places p ON p.chunk = c.id"
         " JOIN documents d ON d.id = p.document WHERE k.kv = ? ORDER BY d.path LIMIT 1",
         (candidate.row,),
     ).fetchone()
@@ -69,4 +73,7 @@ def _next(connection: sqlite3.Connection, candidate: Candidate, binned: set[int]
         reason = "pinned; goes after all others"
     else:
         reason = "saves least: used seldom or long ago"
-    return NextToGo(None if row is None else from_blob(row[0]), candidate.size, reason)
+    if row is None:
+        return NextToGo(None, candidate.size, reason)
+    path = from_blob(row[0])
+    return NextToGo(path, candidate.size, reason, str(location_of((*row[1:], ""), path)))

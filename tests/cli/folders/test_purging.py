@@ -129,6 +129,21 @@ def test_purge_of_everything_says_what_goes_and_what_stays(desk: Desk) -> None:
     assert f"Your settings in {settings} stay, with what they exclude." in out
 
 
+def test_purge_of_everything_leaves_no_empty_directory_of_kernels(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DESK_RAG_KERNELS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kernels = tmp_path / "cache" / "desk-rag-kernels"
+    kernels.mkdir(parents=True)
+    note = kernels / "note.txt"
+    note.write_text("not ours")
+    assert desk.run("purge", "--all", "--yes")[0] == 0 and note.exists()
+    note.unlink()
+    assert desk.run("purge", "--all", "--yes")[0] == 0
+    assert not kernels.exists() and kernels.parent.exists()
+
+
 def test_what_cannot_be_excluded_is_purged_all_the_same_and_said(desk: Desk) -> None:
     default_path().parent.parent.mkdir(parents=True, exist_ok=True)
     default_path().parent.write_text("a file where the folder of the settings should be")

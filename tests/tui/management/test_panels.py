@@ -127,7 +127,7 @@ async def test_cache_shows_room_and_what_goes_next_and_verifies(opened: Open, wo
         await pilot.press("f5")
         await until(pilot, lambda: "Deleted next" in screen_text(pilot.app))
         shown = screen_text(pilot.app)
-        assert "1 of 4 chunks (25%)" in shown and "MB of text" in shown and "notes.md" in shown
+        assert "1 of 4 chunks (25%)" in shown and "MB of text" in shown and "notes.md  lines 1-3" in shown
         assert "1 of 4 chunks, " in shown and "of the above" in shown, "the share of the auxiliary model"
         await pilot.press("enter")
         await until(pilot, lambda: "nothing is wrong" in screen_text(pilot.app))

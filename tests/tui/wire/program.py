@@ -6,13 +6,16 @@ KEYS is a TOML table of keys by action. Answers are saved, so that chats can be 
 from __future__ import annotations
 
 import sys
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
 from pathlib import Path
 
+from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.config import IndexSettings, Settings, StoreSettings, UISettings
 from desk_rag.ingest.pipeline import sync_folder
 from desk_rag.model.prompt import load_prompt
@@ -25,6 +28,19 @@ from tests.tui.management.conftest import FILES, READER
 from tests.tui.scripted import QUOTE, ScriptedBackend, answer, play
 
 FOLLOW_UP = "and until when?"
+SLOW = "what takes long?"
+"""Its answer ends, whether it is stopped or not, once there is a file 'go'."""
+
+
+class _Backend(ScriptedBackend):
+    """Backend with one question whose stop is heeded late, as that of a large model is."""
+
+    def _events(
+        self, question: str, stop: Callable[[], bool], mode: AnswerMode, earlier: Sequence[Turn]
+    ) -> Iterator[AnswerEvent]:
+        while question == SLOW and not (self.session.settings.data_dir.parent / "go").exists():
+            time.sleep(0.02)
+        yield from super()._events(question, stop, mode, earlier)
 
 
 def backend_in(place: Path, keys: dict[str, str]) -> ScriptedBackend:
@@ -40,7 +56,7 @@ def backend_in(place: Path, keys: dict[str, str]) -> ScriptedBackend:
             pass
     completed = "Until when does the warranty of the boiler last?"
     follow_up = replace(answer(FOLLOW_UP, "Until 14 March 2028 [1].", citations=(QUOTE,)), asked_as=completed)
-    return ScriptedBackend(
+    return _Backend(
         script={FOLLOW_UP: play(follow_up)},
         session=Session(settings, [folder], place / "config.toml", _counted),
         keeper=Keeper(settings.data_dir, save=True),

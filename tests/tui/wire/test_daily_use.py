@@ -9,6 +9,7 @@ import pytest
 
 from desk_rag.tui.wording import reading_seconds
 from tests.tui.terminal import Terminal
+from tests.tui.wire.program import SLOW
 from tests.tui.wire.test_documented_keys import PROMPT, Walker
 
 LONG = f"{'long name of a file ' * 5}that fits nowhere.md"
@@ -114,6 +115,50 @@ def test_enter_asks_about_a_folder_whose_name_is_typed_in_full(walker: Walker) -
     walker.terminal.until(lambda: walker.terminal.text.count("@house/") == 2)  # it is offered, and marked
     walker.send("\r")
     walker.sees("› what is green? @house/", "first word")
+
+
+def test_signs_of_the_help_stand_apart_from_their_meaning(walker: Walker) -> None:
+    walker.press("help")
+    walker.sees("Keys of the chat", "Page Up, Page Down ")
+    walker.send("\x1b[F")
+    walker.sees("another process ", "it keeps the index fresh")
+    assert "processit" not in walker.terminal.text
+    walker.send("\x1b")
+    walker.sees(PROMPT)
+
+
+def test_an_export_is_named_after_the_title_that_a_chat_was_given(walker: Walker) -> None:
+    walker.press("chats")
+    walker.sees("Saved chats", "what is green? @house/")
+    walker.send("\x14")
+    walker.sees("Title of the chat")
+    walker.send("\x15The colour of doors\r")
+    walker.sees_no("Title of the chat")
+    walker.send("\x1b")
+    walker.sees_no("Saved chats")
+    walker.press("export")
+    walker.sees("~/chat-the-colour-of-doors.md")
+    walker.send("\x1b")
+    walker.sees_no("Export this conversation")
+
+
+def test_esc_withdraws_questions_one_by_one_while_an_answer_stops(walker: Walker) -> None:
+    walker.press("new_chat")
+    for question in (SLOW, "who is next?", "who is last?"):
+        walker.send(f"{question}\r")
+        walker.sees(f"› {question}")
+    walker.send("\x1b")
+    walker.sees("stopping …", "esc Withdraw")
+    walker.send("\x1b")
+    walker.sees_no("› who is last?")
+    walker.sees("› who is next?", "▌ who is last?")
+    walker.send("\x1b")
+    walker.sees_no("› who is next?")
+    walker.sees(f"› {SLOW}", "▌ who is last?")
+    (walker.place / "go").touch()
+    walker.sees_no("stopping …")
+    walker.send("\x03")
+    walker.sees(PROMPT)
 
 
 def test_ascii_signs_are_like_what_they_stand_for(tmp_path: Path) -> None:

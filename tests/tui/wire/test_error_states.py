@@ -17,6 +17,7 @@ from desk_rag.indexer.resident.protocol import has_unix_sockets
 from tests.tui.terminal import ROOT, Terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_unix_sockets(), reason="needs Unix sockets")]
+_F3, _F4, _PALETTE = "\x1bOR", "\x1bOS", "\x10"
 READY, Q = "embedded reader", "What colour is the garden gate?\r"
 _FAILS_ONCE = """
 import importlib.abc, importlib.util, os, sys
@@ -259,4 +260,66 @@ def test_a_damaged_catalog_is_rebuilt_and_that_is_said(desk: Desk) -> None:
     desk.send(Q)
     desk.sees("[1] gate.md · line 3", "first word")
     assert list((desk.data / "quarantine").glob("catalog.*"))
+    desk.quit()
+
+
+def test_activity_says_how_many_files_are_gone_and_what_was_decided(desk: Desk) -> None:
+    letters: list[Path] = [desk.notes / f"letter {number}.md" for number in range(63)]
+    for number, letter in enumerate(letters):
+        letter.write_text(f"# Letter {number}\n\nThe parcel {number} was sent to Castell.\n")
+    desk.run("index", "--no-kv", str(desk.notes))
+    for letter in letters:
+        letter.unlink()
+    desk.open()
+    desk.sees("! 63 files gone, kept 3 days more (^p: remove or keep)")
+    desk.send(_F4)
+    desk.sees("! 63 files gone, kept 3 days more (^p: remove or keep)", "answers still quote them; F3 lists them")
+    desk.send(_F4)
+    desk.sees("Ask about your files")
+    desk.send(_F3)
+    desk.sees("its file is gone; kept for 3 days more")
+    desk.send(_F3)
+    desk.send(_PALETTE)
+    desk.sees("Search for commands")
+    desk.send("files that are gone")
+    desk.sees("Remove")
+    desk.send("\r")
+    desk.sees("Keep them in the index")
+    desk.send("k")
+    desk.sees("63 documents kept in the index.")
+    desk.send(_F4)
+    desk.sees("63 files gone and kept, as you decided")
+    desk.send(_F4)
+    desk.sees("Ask about your files")
+    desk.send(_F3)
+    desk.sees("its file is gone; kept, as you decided")
+    desk.quit()
+
+
+def test_a_first_question_says_what_it_waits_for(desk: Desk) -> None:
+    desk.open(sign="Ask about your files")
+    desk.send("What colour is the garden gate?\r")
+    desk.sees("waits for the model to load: first use: testing answers from caches, ")
+    desk.sees("painted green", "first word")
+    desk.quit()
+
+
+def test_the_best_hit_is_in_view_and_excerpts_keep_their_indent(desk: Desk) -> None:
+    for number in range(24):
+        text = f"The piano stands in room {number}, where nobody has played it since the house was sold to a school."
+        (desk.notes / f"piano {number}.md").write_text(f"# Piano\n\n{text} {text}\n")
+    (desk.notes / "tuner.md").write_text(
+        "# Tuner\n\nThe piano was tuned on 4 May 2023 by Ida Korn, who came by train.\n"
+    )
+    desk.run("index", "--no-kv", str(desk.notes))
+    desk.open()
+    desk.send("/piano tuned\r")
+    desk.sees("› /piano tuned", "20 passages: [1] has all of these words", "[1] · tuner.md", "tuned on 4 May")
+    terminal = desk.terminal
+    assert terminal is not None
+    excerpts = [line for line in terminal.text.splitlines() if "has played" in line or "sold to a" in line]
+    assert len(excerpts) > 2
+    assert {line[2:8].strip() for line in excerpts} == {""}, "every line of an excerpt is indented"
+    desk.send("/roof\r")
+    desk.sees("› /roof", "1 passage with this word.", "repaired by Jonas Weil")
     desk.quit()

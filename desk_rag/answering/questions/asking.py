@@ -156,9 +156,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
             lambda files: _one_fact(reader, question, replace(look, under=files)), reader.store, question, under
         )
         events = mails.name_correspondent(one_fact, question)
-        compared_with_others = look_alikes.with_others(
-            events, reader.store, question, under, embedder=reader.embedder, span_scorer=reader.span_scorer
-        )
+        compared_with_others = _with_others(reader, question, look, events)
         yield from drafts.marked(_with_doubt(compared_with_others, question), question)
 
 
@@ -207,9 +205,13 @@ def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool
 def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer each part with its own quote; words of the whole question help to find what a part leaves unsaid."""
     joined = Joined(question)
+    of_one = content_stems(two[1]) <= content_stems(two[0])
     for number, part in enumerate(two):
         context = "" if number == 0 else two[0]
-        yield from joined.add(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part), part)
+        events = list(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part))
+        if number and of_one and not joined.found and (done := finished(events)).found:
+            events[-1] = Finished(doubted(done, "The other half of the question was not found, so this may be of another thing"))
+        yield from joined.add(iter(events), part)
         if joined.stopped:
             break
     yield joined.finished()
@@ -242,7 +244,7 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
 
     A doubtful name counts only if the question as it stands finds nothing; what comes of it is doubtful too.
     """
-    first = list(_one_fact(reader, steps.first, look))
+    first = list(_with_others(reader, steps.first, look))
     done = finished(first)
     if not done.found or not parts.names_something(done.text):
         yield from _one_fact(reader, question, look)
@@ -290,6 +292,16 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             notices = filter(None, (counted_from, of_unit, of_more))
             event = Finished(replace(done, notices=(*done.notices, *notices)))
         yield event
+
+
+def _with_others(
+    reader: Reader, question: str, look: SecondLook, events: Iterator[AnswerEvent] | None = None
+) -> Iterator[AnswerEvent]:
+    """Answer, unless there are events of an answer, and say what other documents say instead."""
+    events = _one_fact(reader, question, look) if events is None else events
+    return look_alikes.with_others(
+        events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
+    )
 
 
 def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:

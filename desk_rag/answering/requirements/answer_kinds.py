@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from desk_rag.answering.requirements.dates import without_dates
+
 _PERSON_NOUNS = (
     "supplier company firm shop person man woman landlord landlady doctor tenant contractor plumber painter insurer"
     " bank customer client employee colleague neighbour dealer provider manufacturer"
@@ -53,6 +55,13 @@ _PHONE_CELL = re.compile(
     re.I,
 )
 """A cell of a row whose column is of telephones, or of numbers that begin like one."""
+MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
+_ASKS_MONEY = re.compile(
+    r"^(?:what|how\s+much)\b(?!.*\btime\b).*\b(?:pay|paid|spend|spent|costs?|price|charged?|owe|expenses)\b"
+    r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b|^(?:what|how\s+much)\s+(?:do|does|did)\b.*\b(?:get|earn|receive)\b.*\bfor\b",
+    re.I,
+)
+_COUNTED = re.compile(rf"(?!.*\b(?:{MONEY_WORDS}|an?|per|hundred|thousand|million)\b)(?:\d+|[a-z]+)\s+[a-z]+s", re.I)
 _ASKS_WHETHER = re.compile(
     r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
 )
@@ -122,6 +131,11 @@ _PREPOSITION = (
     r"|next|within|towards?|through|across|via|onto|among|against|after|past|beyond|up|down|here|there|home|abroad)"
 )
 _AT_PLACE = re.compile(rf"(?:\b{_PREPOSITION}\b(?:\W+\w+){{0,3}}?\W*|[:–—=|]\s*)$", re.I)
+_ASKS_PLACE = re.compile(
+    r"^(?:where|(?:in|at)\s+(?:which|what)\s+(?:hospital|school|church|hall|room|town|city|village|country|street|pub|hotel"
+    r"|building|house|place|shop|station|theatre|restaurant))\b",
+    re.I,
+)
 _ASKS_WHERE_IS = re.compile(r"^where\s+(?:is|are|was|were)\s+", re.I)
 _IS = re.compile(r"\b(?:is|are|was|were)\s+$", re.I)
 _OF_PLACE = re.compile(r"(?:(?:the|an?|our|my|his|her|their)\s|[^\W\d_a-z])")
@@ -172,7 +186,7 @@ _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
     AnswerKind.ADDRESS: re.compile(r"\S@\S"), AnswerKind.LANGUAGE: _LANGUAGE,
     AnswerKind.POSTAL: re.compile(
-        r"^(?![\s\S]*\S@\S|[^:;]*,\s(?:Organisation|Position|Phone|Birthday|Website|Nickname)\b[^:]*:)"
+        r"^(?![\s\S]*\S@\S|[^:;]*,\s(?:Organisation|Position|Phone|Birthday|Website|Nickname)\b[^:]*:|\D*(?:\d[\s/-]?){8,}\D*$)"
         r"(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s",
         re.I,
     ),
@@ -199,6 +213,16 @@ def verb_of_who(question: str) -> str:
 def asks_quantity(question: str) -> bool:
     """True if a question asks for something that is a number, such as a rent, a price or a weight."""
     return _ASKS_QUANTITY.search(question.strip()) is not None
+
+
+def asks_money(question: str) -> bool:
+    """True for a question of what was paid, or what something costs."""
+    return _ASKS_MONEY.search(question.strip()) is not None
+
+
+def counts_things(value: str) -> bool:
+    """True for 'two years' and 'twelve copies', which are no money."""
+    return _COUNTED.fullmatch(value.strip(" .")) is not None
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
@@ -235,7 +259,8 @@ def only_dates_document(question: str, sentence: str) -> bool:
 def misfit(question: str, answer: str, quotes: str) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing speaks against it."""
     kind = kind_asked(question)
-    if kind is not None and not is_of_kind(kind, answer):
+    is_word = kind is AnswerKind.POSTAL and "address" in question.lower() and answer.strip(" .").isalpha()
+    if kind is not None and (is_word or not is_of_kind(kind, answer)):
         return f"The question asks for {kind.value}, and “{answer}” is none"
     asks_who_is = _ASKS_WHO_IS.match(question.strip()) is not None
     if kind is AnswerKind.NAME and not asks_who_is and (known := _known_name(question, answer)):
@@ -259,8 +284,9 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     before = quotes[: max(0, quotes.find(answer))]
     is_named = _ASKS_WHERE_IS.match(question) and _IS.search(before) and _OF_PLACE.match(answer)
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes or is_named
-    if question.lower().startswith("where ") and not is_place:
-        return f"The question asks where, and the quote does not say that it is at “{answer}”"
+    if _ASKS_PLACE.match(question) and kind_asked(question) in (None, AnswerKind.POSTAL):
+        if not is_place or not without_dates(answer).strip(" .,"):
+            return f"The question asks where, and the quote does not say that it is at “{answer}”"
     verb = verb_of_who(question)
     from_other = rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+(?:(?:the|an?|our|my)\s+)?$"
     if verb and re.search(from_other, before, re.I):

@@ -191,7 +191,7 @@ def _correction(
     store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
 ) -> tuple[Row, str] | None:
     """Return what corrects an answer, even a doubtful one; nothing if the question asks what was said at first."""
-    if asks_then(question) or asks_whether(question) or not _asks_plainly(replace(done, support=None), question):
+    if asks_then(question) or asks_whether(question) or not _is_single(replace(done, support=None)):
         return None
     return correction_of(store, done, question, under, span_scorer)
 
@@ -351,8 +351,12 @@ def _is_statement(done: Answer) -> bool:
 
 def _asks_plainly(done: Answer, question: str) -> bool:
     """True for an answer with one quote and no doubt, to a question that names no year or date."""
+    return _is_single(done) and not Requirements(question).timed
+
+
+def _is_single(done: Answer) -> bool:
     single = done.found and len(done.citations) == 1 and not done.doubtful and not done.stopped and not done.sentences
-    return single and bool(done.text) and not Requirements(question).timed
+    return single and bool(done.text)
 
 
 def _answering(

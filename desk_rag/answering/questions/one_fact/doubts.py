@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from desk_rag.answering.requirements.amounts import amount_of, asks_money
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
+from desk_rag.answering.requirements.amounts import amount_of
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -26,6 +26,23 @@ _LIGHT = content_stems(
 """Words that name the kind of an answer, or that every text has."""
 _ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|months|years|times)\b", re.I)
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
+_MUST_SAY = (
+    (
+        re.compile(r"^who\b.*\b(?:before|after)\s+(?:(?:the|our|my|Mrs?|Ms|Dr)\.?\s+)?[A-Z]"),
+        re.compile(
+            r"\b(?:before|after|until|since|former\w*|previous\w*|predecessor|succe\w+|replac\w+|follow\w*|instead|place"
+            r"|t(?:akes?|ook)\s+over|from|handed|hands|gave|gives|st(?:an|oo)ds?|stepped|retire[sd]?|resign\w*|outgoing|late)\b",
+            re.I,
+        ),
+        "who came first",
+    ),
+    (
+        re.compile(r"^how\s+(?:much|many)\b.*\b(?:was|were|is|are|be|been)\s+left\b(?!\s+(?:to|behind|by|in)\b)", re.I),
+        re.compile(r"\b(?:left|remain\w*|rest|over|unspent|surplus|balance|still|only)\b", re.I),
+        "what is left",
+    ),
+)
+"""Questions for something that a quote must say in one of these words, and its name."""
 _SHARE_MISSING, _SURE = 0.5, 0.75
 """Share of a question's words that a passage may not lack, unless the answer is so probable; see bench/LOG.md."""
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
@@ -49,6 +66,9 @@ _ONLY_MEASURE = re.compile(
 
 def reason(question: str, answer: str, quote: str, place: Place) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
+    for asks, says, thing in _MUST_SAY:
+        if asks.search(question.strip()) and not says.search(quote):
+            return f"The quote does not say {thing}"
     does = _ASKS_WHAT_DOES.match(question.strip())
     if does is not None and not without_dates(answer).strip(" .,"):
         return f"The question asks what {does['who']} does, and “{answer}” is a day"

@@ -30,6 +30,7 @@ from desk_rag.answering.questions.folder.tables.cells import (
 )
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.answer_kinds import asks_money
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
@@ -195,7 +196,7 @@ def _asked(question: str, today: date) -> _Asked | None:
     things = match.groupdict().get("of") or ""
     others = frozenset(content_stems(f"{things} {rest}") - of_names - _LIGHT)
     name = PAYMENT if of_payee else match["unit"].lower()
-    unit = Unit(name, is_money=amounts.asks_money(plain), label=others)
+    unit = Unit(name, is_money=asks_money(plain), label=others)
     return _Asked(unit, frozenset(of_names), others, period, " ".join(names), of_owner, of_payee)
 
 

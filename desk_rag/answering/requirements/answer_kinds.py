@@ -10,6 +10,7 @@ import re
 from enum import Enum
 
 from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.answering.requirements.mentions import is_time
 
 _PERSON_NOUNS = (
     "supplier company firm shop person man woman landlord landlady doctor tenant contractor plumber painter insurer"
@@ -61,7 +62,8 @@ _ASKS_MONEY = re.compile(
     r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b|^(?:what|how\s+much)\s+(?:do|does|did)\b.*\b(?:get|earn|receive)\b.*\bfor\b",
     re.I,
 )
-_COUNTED = re.compile(rf"(?!.*\b(?:{MONEY_WORDS}|an?|per|hundred|thousand|million)\b)(?:\d+|[a-z]+)\s+[a-z]+s", re.I)
+_MONEY = re.compile(rf"\b{MONEY_WORDS}\b|[€$£¥]", re.I)
+_COUNTED = re.compile(rf"(?!.*\b(?:{MONEY_WORDS}|an?|per|hundred|thousand|million)\b)(?:(?:by|for|of|over|about)\s+)?(?:\d+|[a-z]+)\s+[a-z]+s", re.I)
 _ASKS_WHETHER = re.compile(
     r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
 )
@@ -220,9 +222,10 @@ def asks_money(question: str) -> bool:
     return _ASKS_MONEY.search(question.strip()) is not None
 
 
-def counts_things(value: str) -> bool:
-    """True for 'two years' and 'twelve copies', which are no money."""
-    return _COUNTED.fullmatch(value.strip(" .")) is not None
+def is_no_money(value: str, sentence: str) -> bool:
+    """True for 'two years' and 'twelve copies', and for words that name no money in a sentence that does."""
+    is_other = _MONEY.search(value) is None and _MONEY.search(sentence) is not None
+    return is_other or _COUNTED.fullmatch(value.strip(" .")) is not None
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
@@ -285,7 +288,7 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     is_named = _ASKS_WHERE_IS.match(question) and _IS.search(before) and _OF_PLACE.match(answer)
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes or is_named
     if _ASKS_PLACE.match(question) and kind_asked(question) in (None, AnswerKind.POSTAL):
-        if not is_place or not without_dates(answer).strip(" .,"):
+        if not is_place or all(map(is_time, without_dates(answer).split())):
             return f"The question asks where, and the quote does not say that it is at “{answer}”"
     verb = verb_of_who(question)
     from_other = rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+(?:(?:the|an?|our|my)\s+)?$"

@@ -80,6 +80,7 @@ _FEWEST_WORDS = 2
 """Words of the question that both sentences must be about."""
 _LIGHT = content_stems("number date day time name amount")
 """Words of a question that a sentence need not have: a phone number is one without the word."""
+_MEASURES = content_stems("much many")
 _COSTS = content_stems("cost costs charge charged price paid pay bill")
 """Words for what is to be paid, of which one document has this and another that."""
 _CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)\b", re.I)
@@ -317,7 +318,7 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     """The sentences of documents much like the quoted one that answer differently, one of each."""
     if not _asks_plainly(done, question):
         return []
-    citation, question_stems = done.citations[0], content_stems(question)
+    citation, question_stems = done.citations[0], content_stems(question) - _MEASURES
     own = store.document(citation.path)
     if own is None:
         return []

@@ -28,7 +28,7 @@ _ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|m
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
 _MUST_SAY = (
     (
-        re.compile(r"^who\b.*\b(?:before|after)\s+(?:(?:the|our|my|Mrs?|Ms|Dr)\.?\s+)?[A-Z]"),
+        re.compile(r"^(?i:who)\b.*\b(?:before|after)\s+(?:(?:the|our|my|Mrs?|Ms|Dr)\.?\s+)?[A-Z]"),
         re.compile(
             r"\b(?:before|after|until|since|former\w*|previous\w*|predecessor|succe\w+|replac\w+|follow\w*|instead|place"
             r"|t(?:akes?|ook)\s+over|from|handed|hands|gave|gives|st(?:an|oo)ds?|stepped|retire[sd]?|resign\w*|outgoing|late)\b",

@@ -12,7 +12,7 @@ from functools import lru_cache
 _ASKS_HOLDER = re.compile(
     r"^who(?:['’]s|\s+is)\s+(?:now\s+)?(?:the|our|my)\s+(?:(?:current|present|new)\s+)?(?P<office>[a-z]{4,})"
     r"(?:\s+(?:of|at|in)\s+(?P<body>.+?))?(?:\s+(?:now|today|currently|at\s+present))*$"
-    r"|^who\s+(?:now\s+)?(?P<verb>chair|conduct|direct|manag|coach|edit)e?s\s+(?:the|our|my)\s+(?P<of_verb>.+?)"
+    r"|^who\s+(?:now\s+)?(?P<verb>chair|conduct|direct|manag|coach|edit)e?s\s+(?:the|our|my)\s+.+?"
     r"(?:\s+(?:now|today|currently|at\s+present|these\s+days))*$",
     re.I,
 )
@@ -41,6 +41,11 @@ class Office:
         return match["name"].strip() if match is not None else None
 
 
+    def is_of_others(self, sentence: str) -> bool:
+        """True if a sentence speaks of 'their secretary'."""
+        return re.search(rf"\b(?:their|his|her|your)\s+(?:\w+\s+)?{re.escape(self.name)}\b", sentence, re.I) is not None
+
+
 @lru_cache(maxsize=64)
 def office_asked(question: str) -> Office | None:
     """The office whose holder a question asks for; None for other questions."""
@@ -48,7 +53,7 @@ def office_asked(question: str) -> Office | None:
     if match is None or not match["verb"]:
         return Office(match["office"], match["body"] or "") if match is not None else None
     verb = match["verb"].lower()
-    return Office(verb + _ENDINGS.get(verb, "er"), match["of_verb"])
+    return Office(verb + _ENDINGS.get(verb, "er"), "")
 
 
 def names_holder(question: str, sentence: str) -> bool:

@@ -62,8 +62,6 @@ _ASKS_MONEY = re.compile(
     r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b|^(?:what|how\s+much)\s+(?:do|does|did)\b.*\b(?:get|earn|receive)\b.*\bfor\b",
     re.I,
 )
-_MONEY = re.compile(rf"\b{MONEY_WORDS}\b|[€$£¥]", re.I)
-_COUNTED = re.compile(rf"(?!.*\b(?:{MONEY_WORDS}|an?|per|hundred|thousand|million)\b)(?:(?:by|for|of|over|about)\s+)?(?:\d+|[a-z]+)\s+[a-z]+s", re.I)
 _ASKS_WHETHER = re.compile(
     r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
 )
@@ -79,6 +77,10 @@ _WORD_NUMBERS = re.compile(
     r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|half|a|an|once|twice|both|several|few|free|dozen|quarter)\b",
     re.I,
 )
+_COUNTED = re.compile(
+    rf"(?!.*(?:\b{MONEY_WORDS}|[€$£¥]|\b(?:an?|per)\b))(?:[^\d]*\s)?(?:\d+|{_WORD_NUMBERS.pattern})\s+[a-z]+s", re.I
+)
+"""Ends with a number of things that are no money: 'prolonged by two years', 'twelve copies'."""
 _ARTICLE = re.compile(r"\ban?\b(?!\s+(?:third|fifth|tenth|pair|couple|hundred|thousand|lot)\b)", re.I)
 _TIME_WORDS = re.compile(
     r"\d|\b(?:(?:at|by|from|until|since|in|past|before|after|to)\s+(?:one|two|three|four|five|six|seven|eight|nine|ten"
@@ -222,10 +224,9 @@ def asks_money(question: str) -> bool:
     return _ASKS_MONEY.search(question.strip()) is not None
 
 
-def is_no_money(value: str, sentence: str) -> bool:
-    """True for 'two years' and 'twelve copies', and for words that name no money in a sentence that does."""
-    is_other = _MONEY.search(value) is None and _MONEY.search(sentence) is not None
-    return is_other or _COUNTED.fullmatch(value.strip(" .")) is not None
+def counts_things(value: str) -> bool:
+    """True for 'two years' and 'twelve copies', which are no money."""
+    return _COUNTED.fullmatch(value.strip(" .")) is not None
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, is_no_money, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, counts_things, kind_asked
 from desk_rag.answering.requirements.requirements import Requirement, Requirements
 from desk_rag.answering.requirements.stems import content_stems
 
@@ -82,7 +82,7 @@ class ValueDoubts:
         if self._kind is AnswerKind.TIME and (other := self._other_time(value)):
             return f"The question asks about “{other}”, and “{value}” is another time"
         asks_how_much = self._kind is AnswerKind.AMOUNT and asks_money(self._question)
-        if asks_how_much and is_no_money(value, self._sentence):
+        if asks_how_much and counts_things(value):
             return f"The question asks for money, and “{value}” is none"
         if self._of_other_year and self._kind is not AnswerKind.TIME:
             return self._of_other_year

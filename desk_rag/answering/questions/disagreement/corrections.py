@@ -116,7 +116,7 @@ def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Ite
     for unit, following in zip(units, [*units[1:], ""], strict=True):
         names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
         names_old = names_old and not _counts_other(numbers, unit, f"{question} {quote}")
-        takes_back = names_old and CORRECTS.search(unit) is not None
+        takes_back = names_old and (_OWNS_UP if is_timed else CORRECTS).search(unit) is not None
         follows = takes_back and (not (of_next := content_stems(following) - numbers_of(following)) or of_next & of_quote)
         shared, of_labels = about & content_stems(unit), about & labels
         if takes_back:

@@ -205,12 +205,14 @@ def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool
 def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer each part with its own quote; words of the whole question help to find what a part leaves unsaid."""
     joined = Joined(question)
-    of_one = content_stems(two[1]) <= content_stems(two[0])
+    alone = not content_stems(two[1]) <= content_stems(two[0])
     for number, part in enumerate(two):
         context = "" if number == 0 else two[0]
         events = list(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part))
-        if number and of_one and not joined.found and (done := finished(events)).found:
-            events[-1] = Finished(doubted(done, "The other half of the question was not found, so this may be of another thing"))
+        done = finished(events)
+        if number and not alone and done.found:
+            events[-1] = Finished(doubted(done, "The other half of the question was not found"))
+        alone = alone or done.found
         yield from joined.add(iter(events), part)
         if joined.stopped:
             break

@@ -36,11 +36,6 @@ class Joined:
         """True if the user ended the last answer."""
         return bool(self._answers) and self._answers[-1][1].stopped
 
-    @property
-    def found(self) -> bool:
-        """True if the last answer was found."""
-        return bool(self._answers) and self._answers[-1][1].found
-
     def add(self, events: Iterator[AnswerEvent], part: str, *, silent: bool = False) -> Iterator[AnswerEvent]:
         """Pass on the events of the answer to `part`; with `silent`, without its words."""
         numbers: dict[int, int] = {}

@@ -140,6 +140,7 @@ _ASKS_PLACE = re.compile(
     r"|building|house|place|shop|station|theatre|restaurant))\b",
     re.I,
 )
+_ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+\S+(?:\s+\S+){0,2}?\s+do\W*$", re.I)
 _ASKS_WHERE_IS = re.compile(r"^where\s+(?:is|are|was|were)\s+", re.I)
 _IS = re.compile(r"\b(?:is|are|was|were)\s+$", re.I)
 _OF_PLACE = re.compile(r"(?:(?:the|an?|our|my|his|her|their)\s|[^\W\d_a-z])")
@@ -149,7 +150,6 @@ _ASKS_WHO_DID = re.compile(
     r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
     re.I,
 )
-_ASKS_WHICH_MORE = re.compile(r"^(?:who|which|what)\b.*\b(?P<word>more|fewer|less)\b.*,\s.+\sor\s", re.I)
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+{_NAME}(?:\s+{_NAME})*\?*$")
@@ -288,14 +288,14 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     before = quotes[: max(0, quotes.find(answer))]
     is_named = _ASKS_WHERE_IS.match(question) and _IS.search(before) and _OF_PLACE.match(answer)
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes or is_named
-    if _ASKS_PLACE.match(question) and kind_asked(question) in (None, AnswerKind.POSTAL):
-        if not is_place or all(map(is_time, without_dates(answer).split())):
-            return f"The question asks where, and the quote does not say that it is at “{answer}”"
+    asks_place = _ASKS_PLACE.match(question)
+    is_day = all(map(is_time, without_dates(answer).strip(" .,").split()))
+    if is_day and (asks_place or _ASKS_WHAT_DOES.match(question)):
+        return f"The question does not ask for a time, and “{answer}” is one"
+    if asks_place and not is_place:
+        return f"The question asks where, and the quote does not say that it is at “{answer}”"
     verb = verb_of_who(question)
     from_other = rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+(?:(?:the|an?|our|my)\s+)?$"
     if verb and re.search(from_other, before, re.I):
         return f"The quote names “{answer}” as the other side, not as who {verb}"
-    more = _ASKS_WHICH_MORE.match(question)
-    if more is not None and not re.search(r"\b(?:more|fewer|less)\b", quotes, re.I):
-        return f"The question asks for {more['word']} of two, and the quote compares nothing"
     return ""

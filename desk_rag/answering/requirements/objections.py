@@ -91,7 +91,9 @@ class Objections:
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
-        self._instead = _instead_of(content_stems(question)) if of_event else []
+        stems = content_stems(question)
+        pairs = [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
+        self._instead = pairs if of_event else []
         self._finals = not asks_of_draft(question)
         self._holds = asks_what_holds(question)
         self._done = asks_when_done(question)
@@ -150,12 +152,6 @@ def definition_asked(question: str) -> re.Pattern[str] | None:
         return None
     thing = re.escape(meaning["thing"])
     return re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I | re.M)
-
-
-def _instead_of(stems: set[str]) -> list[tuple[set[str], set[str]]]:
-    """The deeds that a question asks about, each with the deeds that do not answer it (borrowed, for returned)."""
-    return [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
-
 
 def _tells_other(pairs: list[tuple[set[str], set[str]]], stems: set[str]) -> bool:
     """True if a sentence says when a thing was lent and the question asks when it was returned."""

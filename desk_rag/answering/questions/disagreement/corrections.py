@@ -105,9 +105,8 @@ def _order(one: Date | None, other: Date | None) -> int | None:
 def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Iterator[str]:
     """The sentences that take the answer back or announce a change of it; after the former, the next one too."""
     asked, of_answer = content_stems(question), content_stems(answer)
-    of_quote = asked | (content_stems(quote) - of_answer)
     numbers, words, about = numbers_of(answer), of_answer - asked, asked - of_answer
-    is_timed = bool(Requirements(question).timed)  # then it may be of another time, unless it names the old value
+    is_timed = bool(Requirements(question).timed)  # then what changed later is no correction
     labels = content_stems(f"{place_of_passage(passage).labels} {passage.title}")
     own_text, _, earlier = passage.chunk.text.partition(QUOTED_HEADING)
     if quote in earlier and _OWNS_UP.search(own_text):
@@ -117,12 +116,14 @@ def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Ite
         names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
         names_old = names_old and not _counts_other(numbers, unit, f"{question} {quote}")
         takes_back = names_old and (_OWNS_UP if is_timed else CORRECTS).search(unit) is not None
-        follows = takes_back and (not (of_next := content_stems(following) - numbers_of(following)) or of_next & of_quote)
+        of_next = content_stems(following) - numbers_of(following)
+        follows = takes_back and (not numbers or not of_next or of_next & (asked | content_stems(quote) - of_answer))
         shared, of_labels = about & content_stems(unit), about & labels
         if takes_back:
             is_about = bool(shared or of_labels or about & content_stems(following))
         else:
-            is_about = not is_timed and bool(shared and ANNOUNCES.search(unit)) and len(shared | of_labels) >= _FEWEST_SHARED
+            announces = not is_timed and shared and ANNOUNCES.search(unit)
+            is_about = bool(announces) and len(shared | of_labels) >= _FEWEST_SHARED
         if is_about:
             yield from filter(None, [unit, following if follows else ""])
 

@@ -14,10 +14,7 @@ from desk_rag.answering.requirements.statements.plans import asks_when_done, onl
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
-_ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0,2}?)\s+do\W*$", re.I)
-_SUPERLATIVE_OF = re.compile(
-    r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I
-)
+_SUPERLATIVE_OF = re.compile(r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})", re.I)
 _WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
@@ -40,6 +37,11 @@ _MUST_SAY = (
         re.compile(r"^how\s+(?:much|many)\b.*\b(?:was|were|is|are|be|been)\s+left\b(?!\s+(?:to|behind|by|in)\b)", re.I),
         re.compile(r"\b(?:left|remain\w*|rest|over|unspent|surplus|balance|still|only)\b", re.I),
         "what is left",
+    ),
+    (
+        re.compile(r"^(?:who|which|what)\b.*\b(?:more|fewer|less)\b.*,\s.+\sor\s", re.I),
+        re.compile(r"\b(?:more|fewer|less)\b", re.I),
+        "which of the two has more",
     ),
 )
 """Questions for something that a quote must say in one of these words, and its name."""
@@ -69,18 +71,16 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
     for asks, says, thing in _MUST_SAY:
         if asks.search(question.strip()) and not says.search(quote):
             return f"The quote does not say {thing}"
-    does = _ASKS_WHAT_DOES.match(question.strip())
-    if does is not None and not without_dates(answer).strip(" .,"):
-        return f"The question asks what {does['who']} does, and “{answer}” is a day"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
     if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
         return f"The question asks for yes or no, and “{answer}” says neither"
+    best = None if asks_whether(question) else _SUPERLATIVE_OF.search(question)
+    is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
+    if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):
+        return f"The passage speaks of no “{best['thing']}”"
     begin = quote.find(answer)
-    of_value = ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
-    if of_value:
-        return of_value
-    return "" if asks_whether(question) else _of_another_thing(question, quote, place)
+    return ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
 
 
 def one_of_several(question: str, answer: str) -> str:
@@ -110,15 +110,6 @@ def _is_other_measure(question: str, answer: str) -> bool:
     numbers = re.findall(r"\d[\d.,]*\d|\d", answer)
     return not numbers or not all(number in question for number in numbers)
 
-
-def _of_another_thing(question: str, quote: str, place: Place) -> str:
-    """A sentence that names what the passage does not speak of: leeks, beside a quote about 'the best onions'."""
-    best = _SUPERLATIVE_OF.search(question)
-    says_best = best is not None and content_stems(best["adjective"]) & content_stems(quote)
-    around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
-    if best is not None and says_best and _missing([best["thing"]], around):
-        return f"The passage speaks of no “{best['thing']}”"
-    return ""
 
 
 def lacking(question: str, answer: str, quote: str, place: Place, support: float) -> str:

@@ -81,20 +81,15 @@ class ValueDoubts:
             return f"The question asks for {self._kind.value}, and “{value}” is a time of day"
         if self._kind is AnswerKind.TIME and (other := self._other_time(value)):
             return f"The question asks about “{other}”, and “{value}” is another time"
-        asks_how_much = self._kind is AnswerKind.AMOUNT and asks_money(self._question)
-        if asks_how_much and counts_things(value):
+        if self._kind is AnswerKind.AMOUNT and asks_money(self._question) and counts_things(value):
             return f"The question asks for money, and “{value}” is none"
-        if self._of_other_year and self._kind is not AnswerKind.TIME:
-            return self._of_other_year
         if self._kind is AnswerKind.PHONE and (number_kind := self._other_number()):
             return f"The quote does not call “{value}” a {number_kind} number"
-        if of_role := self._of_other_role(value, before):
-            return of_role
         if column := self._other_column(before):
             return f"The question asks which, and “{value}” stands under “{column}”"
         if self._is_opposite(begin):
             return f"The quote says “{value}” of the opposite"
-        return ""
+        return self._of_other_role(value, before) or self._of_other_year
 
     @cached_property
     def _negated(self) -> bool:
@@ -116,7 +111,7 @@ class ValueDoubts:
         """A sentence about the years of the question and of the quote, if it is what held in another one."""
         asked = [match["year"] for match in _FOR_YEAR.finditer(self._question)]
         said = {match["year"] for match in _FOR_YEAR.finditer(self._sentence)}
-        if len(asked) != 1 or not said or asked[0] in self._sentence:
+        if self._kind is AnswerKind.TIME or len(asked) != 1 or not said or asked[0] in self._sentence:
             return ""
         return f"The question asks about {asked[0]}, and the quote is about {', '.join(sorted(said))}"
 

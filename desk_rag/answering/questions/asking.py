@@ -156,8 +156,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
             lambda files: _one_fact(reader, question, replace(look, under=files)), reader.store, question, under
         )
         events = mails.name_correspondent(one_fact, question)
-        compared_with_others = _with_others(reader, question, look, events)
-        yield from drafts.marked(_with_doubt(compared_with_others, question), question)
+        yield from drafts.marked(_with_doubt(_with_others(events, reader, question, look), question), question)
 
 
 def _of_whole_folder(
@@ -246,7 +245,7 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
 
     A doubtful name counts only if the question as it stands finds nothing; what comes of it is doubtful too.
     """
-    first = list(_with_others(reader, steps.first, look))
+    first = list(_with_others(_one_fact(reader, steps.first, look), reader, steps.first, look))
     done = finished(first)
     if not done.found or not parts.names_something(done.text):
         yield from _one_fact(reader, question, look)
@@ -297,10 +296,9 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
 
 
 def _with_others(
-    reader: Reader, question: str, look: SecondLook, events: Iterator[AnswerEvent] | None = None
+    events: Iterator[AnswerEvent], reader: Reader, question: str, look: SecondLook
 ) -> Iterator[AnswerEvent]:
-    """Answer, unless there are events of an answer, and say what other documents say instead."""
-    events = _one_fact(reader, question, look) if events is None else events
+    """Pass an answer on, and say what other documents say instead."""
     return look_alikes.with_others(
         events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
     )

@@ -146,7 +146,8 @@ def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: t
         return value if differ(old, (value, unit)) else ""
     if len(value.split()) > _MOST_WORDS:
         return ""
-    is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not _is_part(old[0], value)
+    is_part = content_stems(old[0]) <= content_stems(value)
+    is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not is_part
     return value if is_other and log_odds(scores, text, unit) >= _LEAST_LOG_ODDS else ""
 
 
@@ -155,7 +156,3 @@ def _counts_other(numbers: set[str], unit: str, context: str) -> bool:
     counted = re.findall(r"(?<![\w.,])(\d[\d.,]*)\s+([a-z]{3,}s)\b", unit)
     stems = content_stems(context)
     return any(number in numbers and not content_stems(noun) & stems for number, noun in counted)
-
-
-def _is_part(old: str, new: str) -> bool:
-    return content_stems(old) <= content_stems(new)

@@ -251,7 +251,8 @@ def _other_values(
     for source in done.sources:
         if source.path in seen:
             continue
-        is_newer = of_value and _is_newer(store, source.path, citation.path, question)
+        days = {one: day_of(store, one) for one in (source.path, citation.path)}
+        is_newer = of_value and asks_in_present(question) and newest(days) == source.path
         wanted = [own, of_value] if is_newer else [own]
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit) and not is_header(unit)]
@@ -278,11 +279,6 @@ def _other_values(
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
             seen.add(source.path)
             yield Row(passage, unit)
-
-
-def _is_newer(store: Store, path: Path, quoted: Path, question: str) -> bool:
-    """True if a question asks for what holds now, and a document is dated later than the quoted one."""
-    return asks_in_present(question) and newest({one: day_of(store, one) for one in (path, quoted)}) == path
 
 
 def _speaks_of(wanted: set[str], source: Source, line: str, *, whole: bool) -> bool:
@@ -323,7 +319,8 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     if own is None:
         return []
     beside = indexed(store, [citation.path.parent])
-    alike = [row for row in beside if are_alike(own, row) and row.path != own.path and _is_below(row.path, under)]
+    below = [row for row in beside if not under or any(row.path.is_relative_to(base) for base in under)]
+    alike = [row for row in below if are_alike(own, row) and row.path != own.path]
     if not 0 < len(alike) <= _MOST_COMPARED:
         return []
     of_value = {stem for stem in content_stems(done.text) if any(map(str.isdigit, stem))}
@@ -388,10 +385,6 @@ def are_alike(one: DocumentRow, other: DocumentRow) -> bool:
     same_place = one.path.parent == other.path.parent and (len(suffixes) == 1 or suffixes <= _SETTINGS)
     common = content_stems(one.path.stem) & content_stems(other.path.stem)
     return same_place and any(not stem.isdigit() for stem in common)
-
-
-def _is_below(path: Path, under: Sequence[Path]) -> bool:
-    return not under or any(path.is_relative_to(base) for base in under)
 
 
 def _stems(row: DocumentRow, passages: Sequence[Passage]) -> set[str]:

@@ -152,16 +152,12 @@ def _named(table: Cells, asked: _Asked) -> list[Cell]:
     if not cells or len(unknown) > (0 if asked.is_exact else 1) or not asked.names <= known:
         return []
     wanted = asked.names | (asked.others - unknown)
-    named = [cell for cell in cells if asked.unit.is_done and _is_called(cell, asked.unit) and wanted <= cell.around]
+    named = [cell for cell in cells if asked.unit.is_done and wanted <= cell.around]
+    named = [cell for cell in named if content_stems(cell.column) == content_stems(asked.unit.name)]
     named = named or [cell for cell in cells if wanted <= cell.words]
     if not named and (asked.is_all or not asked.is_exact):
         named = [cell for cell in cells if wanted <= cell.words | cell.around]
     return named
-
-
-def _is_called(cell: Cell, unit: Unit) -> bool:
-    """True if the column is called as what was done, 'Received', so that the file's name says what was received."""
-    return content_stems(cell.column) == content_stems(unit.name)
 
 
 def _column_asked(question: str, cells: Sequence[Cell]) -> str:

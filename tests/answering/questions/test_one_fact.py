@@ -49,6 +49,7 @@ PUMP = Place("The seal of the pump must be renewed within 14 days. Fee: 88.50; i
         ("Who was chair before Ann Lowe?", "Bo", Place("Present: Ann Lowe (chair), Bo (clerk)", "c", 0), True),
         ("Who was chair before Ann Lowe?", "Bo", Place("Bo was chair until Ann Lowe took over.", "c", 0), False),
         ("How much of the gift was left?", "£90", Place("The gift of £90 paid for the oars.", "c", 0), True),
+        ("Who has more keys, Ana or Ben?", "Ana", Place("Ana keeps the keys.", "c", 0), True),
         ("What was the fee in 2023?", "£9", Place("The fee for 2024 will be £9.", "c", 0), True),
         ("What was the fee in 2023?", "£9", Place("The fee for 2023 will be £9.", "c", 0), False),
         ("How much did we pay Bo for the songs?", "twelve copies", Place("Bo gave twelve copies.", "c", 0), True),

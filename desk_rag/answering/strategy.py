@@ -297,7 +297,8 @@ class Decoding:
 
     def question_ids(self, question: str, context: Context, most: int) -> list[int]:
         """Token ids behind the last chunk: the question of at most `most` tokens, and what stands around it."""
-        titles = [(chunk.source.number, _shown_title(chunk.source)) for chunk in context.chunks]
+        sources = [chunk.source for chunk in context.chunks]
+        titles = [(one.number, f"{one.path.name}: {one.location.heading or one.title}") for one in sources]
         return self._prompt.question_ids(question, most, titles)
 
     def open_stream(
@@ -346,11 +347,6 @@ class Decoding:
         """End the span scorer's thread."""
         if self.span_scorer is not None:
             self.span_scorer.close()
-
-
-def _shown_title(source: Source) -> str:
-    """The file's name and the chunk's title line, which the model also reads in the chunk."""
-    return f"{source.path.name}: {source.location.heading or source.title}"
 
 
 def _recompute_needs_slab(recompute: str) -> ConfigError:

@@ -143,7 +143,8 @@ class Names:
         candidates = [
             path
             for path, is_folder in self._by_name.get(parts[-1].casefold(), [])
-            if (is_folder or not only_folders) and _ends_in(path, parts)
+            if (is_folder or not only_folders)
+            and [part.casefold() for part in path.parts[-len(parts) :]] == [part.casefold() for part in parts]
         ]
         topmost = [path for path in candidates if any(path == base / name for base in self._under)]
         return topmost or [path for path in candidates if path.parts[-len(parts) :] == parts] or candidates
@@ -220,10 +221,6 @@ def _folders(files: Iterable[Path], under: Sequence[Path]) -> Iterator[Path]:
             seen_paths.add(folder)
             if not under or is_below(folder, under):
                 yield folder
-
-
-def _ends_in(path: Path, parts: Sequence[str]) -> bool:
-    return [part.casefold() for part in path.parts[-len(parts) :]] == [part.casefold() for part in parts]
 
 
 def among_indexed(question: str, store: Store, under: Sequence[Path]) -> Scope:

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from desk_rag.answering.events import CheckedSentence, Citation, Evidence, SentenceChecked, Source, StreamEvent
 from desk_rag.documents import document
@@ -104,11 +103,8 @@ def _read_file(source: Source) -> _FileNow:
     except (OSError, ValueError, DocumentError):
         return _UNKNOWN
     is_unchanged = bool(source.digest) and stamp.digest == source.digest
-    return _FileNow(is_unchanged, _decoded(data) if _is_plain(source.path) else "")
-
-
-def _is_plain(path: Path) -> bool:
-    return readable_in_part(path.name) or format_of_name(path.name) is Format.HTML
+    is_plain = readable_in_part(source.path.name) or format_of_name(source.path.name) is Format.HTML
+    return _FileNow(is_unchanged, _decoded(data) if is_plain else "")
 
 
 def _decoded(data: bytes) -> str:

@@ -10,10 +10,7 @@ import re
 from collections.abc import Iterator
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, kind_asked
-from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
-from desk_rag.answering.requirements.requirements import Requirements
-from desk_rag.answering.requirements.rows import LIGHT, fields
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.store.catalog.words import STOP_WORDS
 
@@ -36,10 +33,6 @@ _OF_CONTENT = re.compile(r"^(?:how\s+(?:much|many)\s+of|what(?:['’]s|\s+(?:is|
 _WILL = re.compile(r"will(?=\s+of\b|\W*$)")
 """The noun; else it is a word that says nothing."""
 _DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
-_ALIKE = 4
-"""Letters by which 'decide' and 'decision' are alike."""
-_PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
-_PROPER = re.compile(r"(?<=\s)[A-Z][\w’'-]+")
 _AUXILIARY = re.compile(r"\b(?:do|does|did|will|would|shall|should|can|could|may|might|must)\s+$", re.I)
 """Before a subject whose verb follows: the last word is no noun."""
 _REFERS_BACK = re.compile(r"^\W*(?:it|its|this|that|these|they|their|he|his|she|her|there|both)\b", re.I)
@@ -66,7 +59,7 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
         if is_missing or (is_noun and _is_of_another_kind(words, place, around)):
             missing.append(" ".join(words))
-    return tuple(missing) or _of_another_row(question, quote, place) or _not_done_by(question, quote, place)
+    return tuple(missing)
 
 
 def tells_doing(question: str, sentence: str, labels: str) -> bool:
@@ -78,40 +71,6 @@ def tells_doing(question: str, sentence: str, labels: str) -> bool:
     return all(has_stem(stem, stems) for stem in name)
 
 
-def _of_another_row(question: str, quote: str, place: Place) -> tuple[str, ...]:
-    """Return the subject that a quoted table row lacks, if it shares only column names with the question.
-
-    'The serial number of the dishwasher' is not that of the washing machine, though both have one.
-    """
-    cells = fields(quote)
-    if len(cells) < 2:
-        return ()
-    asked = content_stems(question) - LIGHT
-    shared = content_stems(" ".join([place.labels, *place.sections_before(place.text.find(quote))[:1]]))
-    shared |= content_stems(" ".join(cell.key for cell in cells).replace("_", " "))
-    own = content_stems(" ".join(cell.value for cell in cells))
-    others = {stem for stem in asked if not has_stem(stem, shared)}
-    if not others or any(has_stem(stem, own) for stem in others) or Requirements(question).timed:
-        return ()
-    words = [match.group() for match in re.finditer(r"[^\W_]+", question)]
-    return tuple(word for word in words if content_stems(word) & others)
-
-
-def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
-    """What somebody did by the question, if a quote for when lacks the deed, or all who and what the question names.
-
-    'The tent is with Rosa, who returned it in June' tells nothing of the canoe that Winnie returned.
-    """
-    doing = _DOING.search(question) if kind_asked(question) is AnswerKind.TIME else None
-    if doing is None:
-        return ()
-    stems, verb = content_stems(f"{quote}\n{place.labels}"), content_stems(doing["verb"])
-    beginnings = {stem[:_ALIKE] for stem in stems}
-    is_told = any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in verb)
-    of_another = any(not is_time(name) for name in _PROPER.findall(quote))
-    is_personal = not of_another and _PERSONAL.search(quote) is not None
-    is_named = is_personal or any(has_stem(stem, stems) for stem in content_stems(question[doing.start() :]) - verb)
-    return () if is_told and is_named else (f"{doing['name']}{doing['verb']}",)
 
 
 def _things(question: str) -> Iterator[tuple[str, list[str]]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -34,7 +33,7 @@ from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, within_files, without_file_names
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
-from desk_rag.answering.questions.one_fact.dated_entry import name_day
+from desk_rag.answering.questions.one_fact.dated_entry import day_meant, name_day
 from desk_rag.answering.questions.one_fact.day_files import by_day_files
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
@@ -44,7 +43,7 @@ from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.amounts import not_the_sum
 from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.correspondence import correspondents
-from desk_rag.answering.requirements.dates import dates, days_until, past_note, relative_note, when_asked, without_dates
+from desk_rag.answering.requirements.dates import days_until, past_note, when_asked, without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import rows_alike
@@ -60,8 +59,6 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
 
-_BEGINNING = 400
-"""Characters of a document in which its date is looked for."""
 _ANY_TEXT = content_stems(
     "note notes document documents file files paper papers text texts folder anybody anyone people book"
 )
@@ -156,10 +153,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
             lambda files: _one_fact(reader, question, replace(look, under=files)), reader.store, question, under
         )
         events = mails.name_correspondent(one_fact, question)
-        compared_with_others = look_alikes.with_others(
-            events, reader.store, question, under, embedder=reader.embedder, span_scorer=reader.span_scorer
-        )
-        yield from drafts.marked(_with_doubt(compared_with_others, question), question)
+        yield from drafts.marked(_with_doubt(_with_others(events, reader, question, look), question), question)
 
 
 def _of_whole_folder(
@@ -207,9 +201,15 @@ def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool
 def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer each part with its own quote; words of the whole question help to find what a part leaves unsaid."""
     joined = Joined(question)
+    alone = not content_stems(two[1]) <= content_stems(two[0])
     for number, part in enumerate(two):
         context = "" if number == 0 else two[0]
-        yield from joined.add(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part), part)
+        events = list(_with_doubt(_one_fact(reader, part, replace(look, context=context)), part))
+        done = finished(events)
+        if number and not alone and done.found:
+            events[-1] = Finished(doubted(done, "The other half of the question was not found"))
+        alone = alone or done.found
+        yield from joined.add(iter(events), part)
         if joined.stopped:
             break
     yield joined.finished()
@@ -242,7 +242,7 @@ def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: Second
 
     A doubtful name counts only if the question as it stands finds nothing; what comes of it is doubtful too.
     """
-    first = list(_one_fact(reader, steps.first, look))
+    first = list(_with_others(_one_fact(reader, steps.first, look), reader, steps.first, look))
     done = finished(first)
     if not done.found or not parts.names_something(done.text):
         yield from _one_fact(reader, question, look)
@@ -285,11 +285,20 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             )
             if reason and not done.doubtful:
                 done = doubted(done, reason)
-            counted_from = _day_meant(reader.store, done)
+            counted_from = day_meant(reader.store, done)
             of_unit, of_more = doubts.unit_meant(question, done.text, quote), doubts.one_of_several(question, done.text)
             notices = filter(None, (counted_from, of_unit, of_more))
             event = Finished(replace(done, notices=(*done.notices, *notices)))
         yield event
+
+
+def _with_others(
+    events: Iterator[AnswerEvent], reader: Reader, question: str, look: SecondLook
+) -> Iterator[AnswerEvent]:
+    """Pass an answer on, and say what other documents say instead."""
+    return look_alikes.with_others(
+        events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
+    )
 
 
 def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
@@ -314,16 +323,6 @@ def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:
         if others
         else ""
     )
-
-
-def _day_meant(store: Store, done: Answer) -> str:
-    """A sentence about the day that 'today' is in the document that is quoted; empty if the answer has no such word."""
-    path = done.citations[0].path
-    beginning = " ".join(passage.chunk.text[:_BEGINNING] for passage in store.passages_of(path)[:1])
-    days = [one for one in dates(f"{path.stem} {beginning}") if one.year and one.month and one.day]
-    with suppress(ValueError):  # 31 February
-        return relative_note(done.text, date(days[0].year, days[0].month, days[0].day), path.name) if days else ""
-    return ""
 
 
 def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from desk_rag.answering.events import (
@@ -48,7 +48,8 @@ class Joined:
                 case FirstToken() if first:
                     yield event
                 case Evidence(citation):
-                    yield from self._shown(event, _renumbered(citation, numbers))
+                    numbered = replace(citation, source_number=numbers[citation.source_number])
+                    yield from self._shown(event, numbered)
                 case Finished(answer):
                     self._answers.append((part, answer))
                     if not silent:
@@ -119,10 +120,6 @@ class Joined:
                 unanswered=tuple(part for part, answer in self._answers if not answer.found) if found else (),
             )
         )
-
-
-def _renumbered(citation: Citation, numbers: Mapping[int, int]) -> Citation:
-    return replace(citation, source_number=numbers[citation.source_number])
 
 
 def _sum(timings: list[Timings]) -> Timings:

@@ -80,7 +80,7 @@ _RELATIVE = re.compile(r"\b(?:who|whom|whose|which|that|what|when|where|why|how)
 _PERSONS = (
     "man woman person one guy lady people teacher painter carpenter doctor vet lawyer clerk owner author writer"
     " composer engineer technician driver tenant landlord landlady guest customer leader chair editor dentist plumber"
-    " supplier dealer provider manufacturer contractor insurer"
+    " supplier dealer provider manufacturer contractor insurer officer secretary treasurer tuner conductor"
 )
 _BY_WAY_OF = re.compile(
     r"^(?P<before>.+?\s)(?P<noun_phrase>the\s+(?P<noun>[\w-]+(?:\s[\w-]+)?)\s+(?:who|that|which)\s+(?P<clause>.+?))"
@@ -93,7 +93,7 @@ _BY_ROLE = re.compile(
     re.I | re.S,
 )
 _CONTACT_OF_ROLE = re.compile(
-    r"^(?P<before>what(?:['’]s|\s+is)\s+the\s+(?:(?:tele)?phone|mobile|e-?mail)(?:\s+(?:number|address))?\s+of\s+)"
+    r"^(?P<before>what(?:['’]s|\s+is)\s+the\s+(?:(?:tele)?phone|mobile|e-?mail|address)(?:\s+(?:number|address))?\s+of\s+)"
     rf"(?P<noun_phrase>(?:the|my|our)\s+(?:[\w-]+\s+)?(?:{'|'.join(_PERSONS.split())}))\?*$",
     re.I,
 )

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
+from desk_rag.answering.requirements.answer_kinds import MONEY_WORDS, asks_money
 from desk_rag.answering.requirements.rows import FIELD
 from desk_rag.answering.requirements.stems import content_stems
 
 _NUMBER = re.compile(r"(?<![\w.,:/-])[-−]?(?:\d{1,3}(?:[,\u00a0\u202f ]\d{3})+|\d+)(?:\.\d+)?(?![\w:/]|[.,-]\d|-\w)")
-_MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
-_MONEY = re.compile(rf"(?:[€$£¥]\s?(?P<after>{_NUMBER.pattern}))|(?P<before>{_NUMBER.pattern})\s?{_MONEY_WORDS}")
+_MONEY = re.compile(rf"(?:[€$£¥]\s?(?P<after>{_NUMBER.pattern}))|(?P<before>{_NUMBER.pattern})\s?{MONEY_WORDS}")
 UNITS = (
     {"km", "kms", "kilometre", "kilometres", "kilometer", "kilometers"}, {"l", "litre", "litres", "liter", "liters"},
     {"h", "hr", "hrs", "hour", "hours"}, {"kg", "kilo", "kilos", "kilogram", "kilograms"},
@@ -22,13 +22,8 @@ _OF_TIME = frozenset({"hour", "min"})
 _HOW_MANY = re.compile(r"^how\s+many\s+(?P<unit>[a-z]+[³3]?)\b", re.I)
 _MEASURES = frozenset[str]().union(*UNITS)
 _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value paid payment charge expense expenses")
-_ASKS_MONEY = re.compile(
-    r"^(?:what|how\s+much)\b(?!.*\btime\b).*\b(?:pay|paid|spend|spent|costs?|price|charged?|owe|expenses)\b"
-    r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b",
-    re.I,
-)
 _RATE_OR_MONEY = re.compile(
-    rf"(?<![^\W_])(?:{_MONEY_WORDS}|per|pence|price|costs?|amount|fee|rate)(?![^\W_])|[€$£¥/]", re.I
+    rf"(?<![^\W_])(?:{MONEY_WORDS}|per|pence|price|costs?|amount|fee|rate)(?![^\W_])|[€$£¥/]", re.I
 )
 _ASKS_TOTAL = re.compile(
     r"\b(?:in\s+total|altogether|in\s+all|so\s+far|until\s+now|to\s+date|(?:total|sum)\s+of)\b", re.I
@@ -90,13 +85,8 @@ def written(amounts: Sequence[Decimal]) -> str:
 
 def number_of(value: str) -> Decimal | None:
     """The value of a cell that holds a number and perhaps its unit."""
-    match = re.fullmatch(rf"\s*(?:{_MONEY_WORDS}\s?)?({_NUMBER.pattern})(?:\s?\D{{0,12}})?\s*", value)
+    match = re.fullmatch(rf"\s*(?:{MONEY_WORDS}\s?)?({_NUMBER.pattern})(?:\s?\D{{0,12}})?\s*", value)
     return _parsed(match.group(1)) if match else None
-
-
-def asks_money(question: str) -> bool:
-    """True for a question of what was paid, or what something costs."""
-    return _ASKS_MONEY.search(question.strip()) is not None
 
 
 def not_the_sum(question: str, answer: str, quote: str) -> str:

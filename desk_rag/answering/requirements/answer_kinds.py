@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.answering.requirements.mentions import is_time
+
 _PERSON_NOUNS = (
     "supplier company firm shop person man woman landlord landlady doctor tenant contractor plumber painter insurer"
     " bank customer client employee colleague neighbour dealer provider manufacturer"
@@ -53,6 +56,12 @@ _PHONE_CELL = re.compile(
     re.I,
 )
 """A cell of a row whose column is of telephones, or of numbers that begin like one."""
+MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
+_ASKS_MONEY = re.compile(
+    r"^(?:what|how\s+much)\b(?!.*\btime\b).*\b(?:pay|paid|spend|spent|costs?|price|charged?|owe|expenses)\b"
+    r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b|^(?:what|how\s+much)\s+(?:do|does|did)\b.*\b(?:get|earn|receive)\b.*\bfor\b",
+    re.I,
+)
 _ASKS_WHETHER = re.compile(
     r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|may|must|will|would|should)\b", re.I
 )
@@ -68,6 +77,10 @@ _WORD_NUMBERS = re.compile(
     r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|half|a|an|once|twice|both|several|few|free|dozen|quarter)\b",
     re.I,
 )
+_COUNTED = re.compile(
+    rf"(?!.*(?:\b{MONEY_WORDS}|[€$£¥]|\b(?:an?|per)\b))(?:[^\d]*\s)?(?:\d+|{_WORD_NUMBERS.pattern})\s+[a-z]+s", re.I
+)
+"""Ends with a number of things that are no money: 'prolonged by two years', 'twelve copies'."""
 _ARTICLE = re.compile(r"\ban?\b(?!\s+(?:third|fifth|tenth|pair|couple|hundred|thousand|lot)\b)", re.I)
 _TIME_WORDS = re.compile(
     r"\d|\b(?:(?:at|by|from|until|since|in|past|before|after|to)\s+(?:one|two|three|four|five|six|seven|eight|nine|ten"
@@ -122,6 +135,12 @@ _PREPOSITION = (
     r"|next|within|towards?|through|across|via|onto|among|against|after|past|beyond|up|down|here|there|home|abroad)"
 )
 _AT_PLACE = re.compile(rf"(?:\b{_PREPOSITION}\b(?:\W+\w+){{0,3}}?\W*|[:–—=|]\s*)$", re.I)
+_ASKS_PLACE = re.compile(
+    r"^(?:where|(?:in|at)\s+(?:which|what)\s+(?:hospital|school|church|hall|room|town|city|village|country|street|pub|hotel"
+    r"|building|house|place|shop|station|theatre|restaurant))\b",
+    re.I,
+)
+_ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+\S+(?:\s+\S+){0,2}?\s+do\W*$", re.I)
 _ASKS_WHERE_IS = re.compile(r"^where\s+(?:is|are|was|were)\s+", re.I)
 _IS = re.compile(r"\b(?:is|are|was|were)\s+$", re.I)
 _OF_PLACE = re.compile(r"(?:(?:the|an?|our|my|his|her|their)\s|[^\W\d_a-z])")
@@ -131,7 +150,6 @@ _ASKS_WHO_DID = re.compile(
     r"^who\s+(?!(?:is|are|was|were|has|have|had|did|do|does|will|would|can|could|may|must|should|else|of|in)\b)(?P<verb>[a-z]{3,})\b",
     re.I,
 )
-_ASKS_WHICH_MORE = re.compile(r"^(?:who|which|what)\b.*\b(?P<word>more|fewer|less)\b.*,\s.+\sor\s", re.I)
 _DATE_LINE = re.compile(r"^\W*date:\s*[^:;]*$", re.I)
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _ASKS_WHO_IS = re.compile(rf"^[Ww]ho(?:['’]s|\s+is|\s+was)\s+{_NAME}(?:\s+{_NAME})*\?*$")
@@ -172,7 +190,7 @@ _SAYS = {
     AnswerKind.YEAR: _YEAR, AnswerKind.COLOUR: _COLOUR, AnswerKind.PHONE: _PHONE, AnswerKind.FREQUENCY: _FREQUENCY,
     AnswerKind.ADDRESS: re.compile(r"\S@\S"), AnswerKind.LANGUAGE: _LANGUAGE,
     AnswerKind.POSTAL: re.compile(
-        r"^(?![\s\S]*\S@\S|[^:;]*,\s(?:Organisation|Position|Phone|Birthday|Website|Nickname)\b[^:]*:)"
+        r"^(?![\s\S]*\S@\S|[^:;]*,\s(?:Organisation|Position|Phone|Birthday|Website|Nickname)\b[^:]*:|\D*(?:\d[\s/-]?){8,}\D*$)"
         r"(?=[\s\S]*(?:[^\W\d_]{2}|\d\.\d))|\baddress\b(?!:\s*\S+@)|;\s",
         re.I,
     ),
@@ -199,6 +217,16 @@ def verb_of_who(question: str) -> str:
 def asks_quantity(question: str) -> bool:
     """True if a question asks for something that is a number, such as a rent, a price or a weight."""
     return _ASKS_QUANTITY.search(question.strip()) is not None
+
+
+def asks_money(question: str) -> bool:
+    """True for a question of what was paid, or what something costs."""
+    return _ASKS_MONEY.search(question.strip()) is not None
+
+
+def counts_things(value: str) -> bool:
+    """True for 'two years' and 'twelve copies', which are no money."""
+    return _COUNTED.fullmatch(value.strip(" .")) is not None
 
 
 def is_of_kind(kind: AnswerKind, text: str) -> bool:
@@ -235,7 +263,8 @@ def only_dates_document(question: str, sentence: str) -> bool:
 def misfit(question: str, answer: str, quotes: str) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing speaks against it."""
     kind = kind_asked(question)
-    if kind is not None and not is_of_kind(kind, answer):
+    is_word = kind is AnswerKind.POSTAL and "address" in question.lower() and answer.strip(" .").isalpha()
+    if kind is not None and (is_word or not is_of_kind(kind, answer)):
         return f"The question asks for {kind.value}, and “{answer}” is none"
     asks_who_is = _ASKS_WHO_IS.match(question.strip()) is not None
     if kind is AnswerKind.NAME and not asks_who_is and (known := _known_name(question, answer)):
@@ -259,13 +288,14 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     before = quotes[: max(0, quotes.find(answer))]
     is_named = _ASKS_WHERE_IS.match(question) and _IS.search(before) and _OF_PLACE.match(answer)
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes or is_named
-    if question.lower().startswith("where ") and not is_place:
+    asks_place = _ASKS_PLACE.match(question)
+    is_day = all(map(is_time, without_dates(answer).strip(" .,").split()))
+    if is_day and (asks_place or _ASKS_WHAT_DOES.match(question)):
+        return f"The question does not ask for a time, and “{answer}” is one"
+    if asks_place and not is_place:
         return f"The question asks where, and the quote does not say that it is at “{answer}”"
     verb = verb_of_who(question)
     from_other = rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,3}}?(?:from|to)\s+(?:(?:the|an?|our|my)\s+)?$"
     if verb and re.search(from_other, before, re.I):
         return f"The quote names “{answer}” as the other side, not as who {verb}"
-    more = _ASKS_WHICH_MORE.match(question)
-    if more is not None and not re.search(r"\b(?:more|fewer|less)\b", quotes, re.I):
-        return f"The question asks for {more['word']} of two, and the quote compares nothing"
     return ""

@@ -91,7 +91,9 @@ class Objections:
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
         self._says_meaning = definition_asked(question)
         of_event = self._kind in (AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NAME)
-        self._instead = _instead_of(content_stems(question)) if of_event else []
+        stems = content_stems(question)
+        pairs = [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
+        self._instead = pairs if of_event else []
         self._finals = not asks_of_draft(question)
         self._holds = asks_what_holds(question)
         self._done = asks_when_done(question)
@@ -105,9 +107,9 @@ class Objections:
         is_other = (
             self._kind is not None and not is_of_kind(self._kind, sentence),
             only_proposed(self._question, sentence) or only_dates_document(self._question, sentence),
-            self._whose and _OF_A_NAME.match(sentence) and not _share(self._whose, stems),
+            self._whose and _OF_A_NAME.match(sentence) and not any(has_stem(one, stems) for one in self._whose),
             self._says_meaning is not None and not self._says_meaning.search(sentence),
-            _tells_other(self._instead, stems),
+            any(not asked & stems and instead & stems for asked, instead in self._instead),
             self._storage and not _STORAGE.search(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
@@ -151,25 +153,8 @@ def definition_asked(question: str) -> re.Pattern[str] | None:
     thing = re.escape(meaning["thing"])
     return re.compile(rf"(?:^|:\s|\b(?:an?|the)\s)\W?{thing}s?\W?(?:{_MEANS})", re.I | re.M)
 
-
-def _instead_of(stems: set[str]) -> list[tuple[set[str], set[str]]]:
-    """The deeds that a question asks about, each with the deeds that do not answer it (borrowed, for returned)."""
-    return [(asked, instead) for asked, instead in _INSTEAD if asked & stems and not instead & stems]
-
-
-def _tells_other(pairs: list[tuple[set[str], set[str]]], stems: set[str]) -> bool:
-    """True if a sentence says when a thing was lent and the question asks when it was returned."""
-    return any(not asked & stems and instead & stems for asked, instead in pairs)
-
-
-def _share(stems: set[str], others: set[str]) -> bool:
-    """True if any of the stems is among `others`."""
-    return any(has_stem(stem, others) for stem in stems)
-
-
 def says_all(question: str, sentence: str, labels: str = "") -> bool:
-    """True if a sentence and its labels have all content words of a question, and an answer of the kind asked for.
-    """
+    """True if a sentence and its labels have all content words of a question, and an answer of the kind asked for."""
     kind, wanted = kind_asked(question), content_stems(question) - _HOW
     stems = content_stems(f"{sentence}\n{labels}")
     of_kind = kind is not None and is_of_kind(kind, sentence)

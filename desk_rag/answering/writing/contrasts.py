@@ -184,7 +184,7 @@ def _turned(claim: str, claimed: Sequence[facts.Fact], sentence: str) -> bool:
             continue
         for other in re.finditer(rf"\b{re.escape(word.group())}\b", sentence, re.IGNORECASE):
             left, right = sentence[: other.start()], sentence[other.end() :]
-            ahead = _first_fact(right)
+            ahead = next(iter(facts.facts(f"x {right}")), None)
             if ahead is None or not _holds([after[0]], left) or _holds([after[0]], right):
                 continue
             kind = after[0].is_number
@@ -192,10 +192,6 @@ def _turned(claim: str, claimed: Sequence[facts.Fact], sentence: str) -> bool:
             if any(_holds([fact], ahead.text) for fact in same):
                 return True
     return False
-
-
-def _first_fact(text: str) -> facts.Fact | None:
-    return next(iter(facts.facts(f"x {text}")), None)
 
 
 def _in_another_clause(claim: str, claimed: Sequence[facts.Fact], candidates: Sequence[str]) -> bool:

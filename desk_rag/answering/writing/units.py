@@ -95,7 +95,7 @@ class UnitSplitter:
                 return None
             self._has_header = claims.is_delimiter_row(following.partition("\n")[0])
             return self._take(before, line)
-        if line_begins and not newline and _may_become_whole_line(line):
+        if line_begins and not newline and len(line) < 4 and set(line) <= set("`~"):
             return None
         end = self._sentence_end(line, complete=bool(newline))
         return None if end is None else self._take(before, stripped[:end], rest=stripped[end:])
@@ -144,7 +144,3 @@ def _tells_header(line: str, following: str) -> bool:
     """True once what follows a table's first row says whether that row is its header."""
     begun = following.lstrip(" ")
     return not claims.is_table_row(line) or "\n" in following or (begun != "" and not begun.startswith("|"))
-
-
-def _may_become_whole_line(line: str) -> bool:
-    return len(line) < 4 and all(character in "`~" for character in line)

@@ -90,8 +90,15 @@ def test_a_misfit_says_what_was_asked_for() -> None:
         ("Where is the key?", "on the hook", "The key hangs on the hook.", True),
         ("Who borrowed the drill?", "the school", "The drill was borrowed from the school.", False),
         ("Who borrowed the drill?", "Ana", "Ana borrowed the drill from the school.", True),
-        ("Who has more keys, Ana or Ben?", "Ana", "Ana keeps the keys.", False),
         ("Where is the market?", "Chapel meadow", "Market: 4 October; Place: Chapel meadow", True),
+        ("Where will the concert be?", "May", "A concert with the Oxbury choir in May?", False),
+        ("In which hospital was Ben?", "Shenandoah", "His song of Shenandoah, written in hospital", False),
+        ("In which pub did we sing?", "the Swan", "Singing carols at the Swan", True),
+        ("What is the address of the officer?", "Ana Marsh, 01777 224402", "It is Ana Marsh, 01777 224402.", False),
+        ("What is the address of Ana?", "Alto", "Name: Ana; Voice: Alto; Joined: 2009", False),
+        ("What is the address of Ana?", "8 Elm Close", "Ana, Address: 8 Elm Close", True),
+        ("What does Judith do?", "5 January", "Judith 5 January", False),
+        ("What does Judith do?", "office manager", "Judith is the office manager.", True),
     ],
 )
 def test_the_part_that_an_answer_plays_in_its_quote(question: str, answer: str, quote: str, fits: bool) -> None:

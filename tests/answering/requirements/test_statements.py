@@ -10,6 +10,7 @@ from desk_rag.answering.requirements.objections import Objections
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.offices import office_asked
 from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
 
@@ -57,6 +58,20 @@ def test_what_is_over_loses_where_the_question_asks_for_what_holds() -> None:
     sentence = "I no longer use the drops for my eyes (timolol)."
     assert Objections("Which drops do I use for my eyes?").penalty(sentence) > 0
     assert Objections("Which drops did I use for my eyes?").penalty(sentence) == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "name"),
+    [
+        ("Who is the chair?", "Present: Peter Oakes (chair), Otto, Ruth.", "Peter Oakes"),
+        ("Who conducts the choir now?", "Conductor: Helena Marsh.", "Helena Marsh"),
+        ("Who manages the shop?", "Ole Brandt became manager in May.", "Ole Brandt"),
+        ("Who conducts the choir?", "Clara will stand in for a term.", None),
+    ],
+)
+def test_who_holds_an_office(question: str, sentence: str, name: str | None) -> None:
+    office = office_asked(question)
+    assert office is not None and office.holder_in(sentence) == name
 
 
 def test_the_contrary_of_what_is_asked_loses() -> None:

@@ -26,6 +26,15 @@ _FILES = {
         "Rolf Amsel", "rolf", "Mon, 20 Nov 2023 08:00:00 +0000", "Hinges",
         "the hinges for the yard gates come from Bruton on Friday.",
     ),
+    "mails/mooring.eml": _MAIL.format(
+        "Una Hask", "una", "Mon, 03 Jun 2024 08:00:00 +0000", "Your enquiry",
+        "A visitor's mooring costs £42 a night, water included.",
+    ),
+    "mails/Re mooring.eml": _MAIL.format(
+        "Una Hask", "una", "Mon, 10 Jun 2024 08:00:00 +0000", "Re: Your enquiry",
+        "I must put right what I wrote last week: for you it is £38 a night.\n\nUna\n\n"
+        "> A visitor's mooring costs £42 a night, water included.",
+    ),
     "post/2024-03-04 venue.txt": "4 March 2024\n\nThe summer fair will be held in the Corn Exchange.\n",
     "post/2024-04-19 venue again.txt": (
         "19 April 2024\n\nThe Corn Exchange is no longer possible. We shall hold the summer fair in the old tannery"
@@ -84,6 +93,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
         ("Who is the speaker at the annual dinner?", "Voss was chosen", "Captain Ruddock", "01.txt of 1 February"),
         ("What colour will the curtains for the hall be?", "to be navy blue", "cream", "01.txt of 1 February 2024"),
         ("What is the rent of berth 12?", "310 pounds a year", "345 pounds a year", "Berth lease.txt of 2 April 2021"),
+        ("What does a visitor's mooring cost?", "costs £42 a night", "£38 a night", "mooring.eml of 3 June 2024"),
         ("Who is the lessee of berth 12?", "lessee is Ole", "Nell Brandt", "is older than 2021-023 Berth lease suppl"),
     ],
 )

@@ -12,23 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
-from desk_rag.answering.questions.disagreement.newest import day_of
+from desk_rag.answering.questions.disagreement.newest import asks_now, day_of
 from desk_rag.answering.questions.disagreement.values import (
     ANNOUNCES,
     CORRECTS,
     VALUE,
     differ,
     log_odds,
+    units_of,
     value_in,
 )
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.requirements.correspondence import is_header
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.places import place_of_passage
+from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.statements.numbers import numbers_of
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.documents.sentences import quotable
+from desk_rag.documents.sentences import QUOTED_HEADING, quotable
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
@@ -44,6 +46,12 @@ _MOST_WORDS = 8
 """Words of a value; a longer text is not replaced by another."""
 _SUPPOSES = re.compile(r"\b(?:would|could|might)\s+(?:not\s+)?have\b|^without\b", re.I)
 """Says what was not so: 'Without it we would have lost £164.'"""
+_OWNS_UP = re.compile(
+    r"\b(?:correct\w*|put\s+(?:\w+\s+)?right|wrong\w*|mistake\w*|misread|overlooked|sorry|apologi\w+)\b", re.I
+)
+"""Says, in a reply, that the message below it is not right."""
+_OF_FRAME = 0.5
+"""Share of the words around a value that a sentence about a newer one has."""
 _FEWEST_SHARED = 2
 """Words that a sentence which announces a change, and what it stands under, share with the question."""
 _LEAST_LOG_ODDS = -2.0
@@ -53,29 +61,37 @@ _LEAST_LOG_ODDS = -2.0
 def correction_of(
     store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
 ) -> tuple[Row, str] | None:
-    """The sentence of another document that corrects the quoted one, and its value; None if there is none."""
+    """The sentence of another document that corrects the quoted one, and its value; None if there is none.
+
+    For a question about now, the newest document that says the same of another value corrects it as well.
+    """
     citation = done.citations[0]
     if _ASKS_FOR_TEXT.match(question.strip()) or len(done.text.split()) > _MOST_WORDS:
         return None
     quoted_day = day_of(store, citation.path)
+    newest: tuple[Date | None, tuple[Row, str]] | None = None
     for hit in store.search_words(f"{question} {done.text} correction corrected", _MOST_PASSAGES, under):
         passage = store.passage(hit.chunk_id, under)
         if passage is None or passage.path == citation.path:
             continue
         units = list(_correcting(passage, question, done.text, citation.quote))
-        if not units or (is_draft(place_of_passage(passage)) and not asks_of_draft(question)):
+        restating = list(_restating(passage, question, done.text, citation.quote)) if asks_now(question) else []
+        if not units + restating or (is_draft(place_of_passage(passage)) and not asks_of_draft(question)):
             continue
-        order = _order(day_of(store, passage.path), quoted_day)
+        day = day_of(store, passage.path)
+        order = _order(day, quoted_day)
         if order is not None and order < 0:
             continue
         if order is None and not VALUE.search(done.text):
             continue  # words differ for many reasons: only a later document takes them back
         (scores,) = span_scorer.read(question, [place_of_passage(passage)])
-        for unit in units:
+        for unit in units if order != 1 else [*units, *restating]:
             value = _other_value(question, scores, passage.chunk.text, unit, (done.text, citation.quote))
-            if value:
+            if value and unit in units:
                 return Row(passage, unit), value
-    return None
+            if value and (newest is None or _order(day, newest[0]) == 1):
+                newest = day, (Row(passage, unit), value)
+    return newest[1] if newest is not None else None
 
 
 def _order(one: Date | None, other: Date | None) -> int | None:
@@ -90,19 +106,36 @@ def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Ite
     """The sentences that take the answer back or announce a change of it; after the former, the next one too."""
     asked, of_answer = content_stems(question), content_stems(answer)
     numbers, words, about = numbers_of(answer), of_answer - asked, asked - of_answer
+    is_timed = bool(Requirements(question).timed)  # then what changed later is no correction
     labels = content_stems(f"{place_of_passage(passage).labels} {passage.title}")
+    own_text, _, earlier = passage.chunk.text.partition(QUOTED_HEADING)
+    if quote in earlier and _OWNS_UP.search(own_text):
+        yield from (unit for unit in quotable(own_text) if numbers and units_of(answer) & units_of(unit))
     units = [unit for unit in quotable(passage.chunk.text) if not is_header(unit) and not _SUPPOSES.search(unit)]
     for unit, following in zip(units, [*units[1:], ""], strict=True):
         names_old = numbers <= numbers_of(unit) if numbers else bool(words & content_stems(unit))
         names_old = names_old and not _counts_other(numbers, unit, f"{question} {quote}")
-        takes_back = names_old and CORRECTS.search(unit) is not None
+        takes_back = names_old and (_OWNS_UP if is_timed else CORRECTS).search(unit) is not None
+        of_next = content_stems(following) - numbers_of(following)
+        follows = takes_back and (not numbers or not of_next or of_next & (asked | content_stems(quote) - of_answer))
         shared, of_labels = about & content_stems(unit), about & labels
         if takes_back:
             is_about = bool(shared or of_labels or about & content_stems(following))
         else:
-            is_about = bool(shared and ANNOUNCES.search(unit)) and len(shared | of_labels) >= _FEWEST_SHARED
+            announces = not is_timed and shared and ANNOUNCES.search(unit)
+            is_about = bool(announces) and len(shared | of_labels) >= _FEWEST_SHARED
         if is_about:
-            yield from filter(None, [unit, following if takes_back else ""])
+            yield from filter(None, [unit, following if follows else ""])
+
+
+def _restating(passage: Passage, question: str, answer: str, quote: str) -> Iterator[str]:
+    """The sentences that say of another amount what the quote says of the answer."""
+    frame = {stem for stem in content_stems(quote) - content_stems(answer) if not any(map(str.isdigit, stem))}
+    asked = content_stems(question) & frame
+    for unit in quotable(passage.chunk.text) if asked and VALUE.search(answer) else ():
+        stems = content_stems(unit)
+        if asked <= stems and len(frame & stems) >= _OF_FRAME * len(frame) and units_of(answer) <= units_of(unit):
+            yield unit
 
 
 def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: tuple[str, str]) -> str:
@@ -113,7 +146,8 @@ def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: t
         return value if differ(old, (value, unit)) else ""
     if len(value.split()) > _MOST_WORDS:
         return ""
-    is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not _is_part(old[0], value)
+    is_part = content_stems(old[0]) <= content_stems(value)
+    is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not is_part
     return value if is_other and log_odds(scores, text, unit) >= _LEAST_LOG_ODDS else ""
 
 
@@ -122,7 +156,3 @@ def _counts_other(numbers: set[str], unit: str, context: str) -> bool:
     counted = re.findall(r"(?<![\w.,])(\d[\d.,]*)\s+([a-z]{3,}s)\b", unit)
     stems = content_stems(context)
     return any(number in numbers and not content_stems(noun) & stems for number, noun in counted)
-
-
-def _is_part(old: str, new: str) -> bool:
-    return content_stems(old) <= content_stems(new)

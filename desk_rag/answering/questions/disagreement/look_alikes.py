@@ -80,6 +80,7 @@ _FEWEST_WORDS = 2
 """Words of the question that both sentences must be about."""
 _LIGHT = content_stems("number date day time name amount")
 """Words of a question that a sentence need not have: a phone number is one without the word."""
+_MEASURES = content_stems("much many")
 _COSTS = content_stems("cost costs charge charged price paid pay bill")
 """Words for what is to be paid, of which one document has this and another that."""
 _CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)\b", re.I)
@@ -191,7 +192,7 @@ def _correction(
     store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
 ) -> tuple[Row, str] | None:
     """Return what corrects an answer, even a doubtful one; nothing if the question asks what was said at first."""
-    if asks_then(question) or asks_whether(question) or not _asks_plainly(replace(done, support=None), question):
+    if asks_then(question) or asks_whether(question) or not _is_single(replace(done, support=None)):
         return None
     return correction_of(store, done, question, under, span_scorer)
 
@@ -250,7 +251,8 @@ def _other_values(
     for source in done.sources:
         if source.path in seen:
             continue
-        is_newer = of_value and _is_newer(store, source.path, citation.path, question)
+        days = {one: day_of(store, one) for one in (source.path, citation.path)}
+        is_newer = of_value and asks_in_present(question) and newest(days) == source.path
         wanted = [own, of_value] if is_newer else [own]
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit) and not is_header(unit)]
@@ -277,11 +279,6 @@ def _other_values(
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
             seen.add(source.path)
             yield Row(passage, unit)
-
-
-def _is_newer(store: Store, path: Path, quoted: Path, question: str) -> bool:
-    """True if a question asks for what holds now, and a document is dated later than the quoted one."""
-    return asks_in_present(question) and newest({one: day_of(store, one) for one in (path, quoted)}) == path
 
 
 def _speaks_of(wanted: set[str], source: Source, line: str, *, whole: bool) -> bool:
@@ -317,12 +314,13 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     """The sentences of documents much like the quoted one that answer differently, one of each."""
     if not _asks_plainly(done, question):
         return []
-    citation, question_stems = done.citations[0], content_stems(question)
+    citation, question_stems = done.citations[0], content_stems(question) - _MEASURES
     own = store.document(citation.path)
     if own is None:
         return []
     beside = indexed(store, [citation.path.parent])
-    alike = [row for row in beside if are_alike(own, row) and row.path != own.path and _is_below(row.path, under)]
+    below = [row for row in beside if not under or any(row.path.is_relative_to(base) for base in under)]
+    alike = [row for row in below if are_alike(own, row) and row.path != own.path]
     if not 0 < len(alike) <= _MOST_COMPARED:
         return []
     of_value = {stem for stem in content_stems(done.text) if any(map(str.isdigit, stem))}
@@ -351,8 +349,12 @@ def _is_statement(done: Answer) -> bool:
 
 def _asks_plainly(done: Answer, question: str) -> bool:
     """True for an answer with one quote and no doubt, to a question that names no year or date."""
+    return _is_single(done) and not Requirements(question).timed
+
+
+def _is_single(done: Answer) -> bool:
     single = done.found and len(done.citations) == 1 and not done.doubtful and not done.stopped and not done.sentences
-    return single and bool(done.text) and not Requirements(question).timed
+    return single and bool(done.text)
 
 
 def _answering(
@@ -383,10 +385,6 @@ def are_alike(one: DocumentRow, other: DocumentRow) -> bool:
     same_place = one.path.parent == other.path.parent and (len(suffixes) == 1 or suffixes <= _SETTINGS)
     common = content_stems(one.path.stem) & content_stems(other.path.stem)
     return same_place and any(not stem.isdigit() for stem in common)
-
-
-def _is_below(path: Path, under: Sequence[Path]) -> bool:
-    return not under or any(path.is_relative_to(base) for base in under)
 
 
 def _stems(row: DocumentRow, passages: Sequence[Passage]) -> set[str]:

@@ -73,7 +73,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     dated = {} if changed else _dated(store, rows, period)
     if written_in and not (dated or by_change):
         return
-    chosen = sorted((row for row in rows if row.path in dated or row in by_change), key=_newest_first)
+    chosen = sorted((row for row in rows if row.path in dated or row in by_change), key=lambda row: -row.stamp.mtime_ns)
     yield from _listed(store, question, under, chosen, len(rows), period, began, None if changed else dated, most)
 
 
@@ -142,10 +142,6 @@ def _dated(store: Store, rows: Sequence[DocumentRow], period: Period) -> dict[Pa
 def _changed_on(row: DocumentRow) -> Date:
     day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
     return Date(day.year, day.month, day.day)
-
-
-def _newest_first(row: DocumentRow) -> int:
-    return -row.stamp.mtime_ns
 
 
 def _first_line(store: Store, row: DocumentRow) -> Row | None:

@@ -143,14 +143,10 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
     if same:
         lines.append(f"The same in both: {', '.join(same)}.")
     for mine, others, side in ((fields[0], fields[1], "first"), (fields[1], fields[0], "second")):
-        if only := [_alone(one) for label, one in mine.items() if label not in others]:
+        alone = [one for label, one in mine.items() if label not in others]
+        if only := [f"{one.label} ({one.value})" if one.around else one.label for one in alone]:
             lines.append(f"Only in the {side}: {', '.join(only)}.")
     return lines[:_MOST_LINES], quotes
-
-
-def _alone(field: Field) -> str:
-    """The label of a value that only one document has; of a row of a table with the value."""
-    return f"{field.label} ({field.value})" if field.around else field.label
 
 
 def _differences(one: Field, other: Field) -> list[str]:

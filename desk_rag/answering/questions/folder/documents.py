@@ -271,7 +271,8 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
         return Row(passage, status), True
     units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
     if selection.by_words and (topic := stems_in(request.topic)):
-        apart = [row for row in units if row.text not in (record.header_line, _title_line(row))]
+        titles = [row.passage.chunk.text[: place_of_passage(row.passage).body].strip() for row in units]
+        apart = [row for row, title in zip(units, titles, strict=True) if row.text not in (record.header_line, title)]
         with_words = [row for row in apart if topic & content_stems(row.text)]
         if with_words:
             return max(with_words, key=lambda row: len(topic & content_stems(row.text))), True
@@ -284,11 +285,6 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
             if quote in passage.chunk.text:
                 return Row(passage, quote), False
     return next(iter(units), None), False
-
-
-def _title_line(row: Row) -> str:
-    """The line of titles that the row's passage begins with; '' if it begins with text."""
-    return row.passage.chunk.text[: place_of_passage(row.passage).body].strip()
 
 
 def _ledger_note(reading: Reading, request: Request) -> str:

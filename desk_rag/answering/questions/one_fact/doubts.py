@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from desk_rag.answering.requirements.amounts import amount_of, asks_money
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
+from desk_rag.answering.requirements.amounts import amount_of
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -14,10 +14,7 @@ from desk_rag.answering.requirements.statements.plans import asks_when_done, onl
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
-_ASKS_WHAT_DOES = re.compile(r"^what\s+(?:do|does|did)\s+(?P<who>\S+(?:\s+\S+){0,2}?)\s+do\W*$", re.I)
-_SUPERLATIVE_OF = re.compile(
-    r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})\b", re.I
-)
+_SUPERLATIVE_OF = re.compile(r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})", re.I)
 _WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
@@ -26,6 +23,28 @@ _LIGHT = content_stems(
 """Words that name the kind of an answer, or that every text has."""
 _ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|months|years|times)\b", re.I)
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
+_MUST_SAY = (
+    (
+        re.compile(r"^(?i:who)\b.*\b(?:before|after)\s+(?:(?:the|our|my|Mrs?|Ms|Dr)\.?\s+)?[A-Z]"),
+        re.compile(
+            r"\b(?:before|after|until|since|former\w*|previous\w*|predecessor|succe\w+|replac\w+|follow\w*|instead|place"
+            r"|t(?:akes?|ook)\s+over|from|handed|hands|gave|gives|st(?:an|oo)ds?|stepped|retire[sd]?|resign\w*|outgoing|late)\b",
+            re.I,
+        ),
+        "who came first",
+    ),
+    (
+        re.compile(r"^how\s+(?:much|many)\b.*\b(?:was|were|is|are|be|been)\s+left\b(?!\s+(?:to|behind|by|in)\b)", re.I),
+        re.compile(r"\b(?:left|remain\w*|rest|over|unspent|surplus|balance|still|only)\b", re.I),
+        "what is left",
+    ),
+    (
+        re.compile(r"^(?:who|which|what)\b.*\b(?:more|fewer|less)\b.*,\s.+\sor\s", re.I),
+        re.compile(r"\b(?:more|fewer|less)\b", re.I),
+        "which of the two has more",
+    ),
+)
+"""Questions for something that a quote must say in one of these words, and its name."""
 _SHARE_MISSING, _SURE = 0.5, 0.75
 """Share of a question's words that a passage may not lack, unless the answer is so probable; see bench/LOG.md."""
 _HOW_LONG = re.compile(r"^how\s+long\b|^what\b.*\b(?:notice|period|term|duration)\b", re.I)
@@ -49,18 +68,19 @@ _ONLY_MEASURE = re.compile(
 
 def reason(question: str, answer: str, quote: str, place: Place) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing here speaks against it."""
-    does = _ASKS_WHAT_DOES.match(question.strip())
-    if does is not None and not without_dates(answer).strip(" .,"):
-        return f"The question asks what {does['who']} does, and “{answer}” is a day"
+    for asks, says, thing in _MUST_SAY:
+        if asks.search(question.strip()) and not says.search(quote):
+            return f"The quote does not say {thing}"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
     if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
         return f"The question asks for yes or no, and “{answer}” says neither"
+    best = None if asks_whether(question) else _SUPERLATIVE_OF.search(question)
+    is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
+    if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):
+        return f"The passage speaks of no “{best['thing']}”"
     begin = quote.find(answer)
-    of_value = ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
-    if of_value:
-        return of_value
-    return "" if asks_whether(question) else _of_another_thing(question, quote, place)
+    return ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
 
 
 def one_of_several(question: str, answer: str) -> str:
@@ -90,15 +110,6 @@ def _is_other_measure(question: str, answer: str) -> bool:
     numbers = re.findall(r"\d[\d.,]*\d|\d", answer)
     return not numbers or not all(number in question for number in numbers)
 
-
-def _of_another_thing(question: str, quote: str, place: Place) -> str:
-    """A sentence that names what the passage does not speak of: leeks, beside a quote about 'the best onions'."""
-    best = _SUPERLATIVE_OF.search(question)
-    says_best = best is not None and content_stems(best["adjective"]) & content_stems(quote)
-    around = content_stems(f"{place.text}\n{place.labels}\n{place.name}")
-    if best is not None and says_best and _missing([best["thing"]], around):
-        return f"The passage speaks of no “{best['thing']}”"
-    return ""
 
 
 def lacking(question: str, answer: str, quote: str, place: Place, support: float) -> str:

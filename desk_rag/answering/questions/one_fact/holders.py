@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
-from desk_rag.answering.questions.disagreement.newest import asks_in_present, day_of, newest
+from desk_rag.answering.questions.disagreement.newest import day_of, newest
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.requirements.statements.offices import Office, office_asked
 from desk_rag.answering.requirements.stems import content_stems
@@ -38,15 +38,17 @@ class Holder:
 def newer_holder(store: Store, done: Answer, question: str, under: Sequence[Path]) -> Holder | None:
     """The holder by the newest document, if it is another than the answer's; None if the answer stands."""
     office = office_asked(question)
-    if office is None or not asks_in_present(question) or not done.found or len(done.citations) != 1:
+    if office is None or not done.found or len(done.citations) != 1:
         return None
     body = content_stems(office.body)
     holders = list(_holders(store, office, under))
     own = done.citations[0].path
     paths = list(dict.fromkeys([own, *(holder.row.passage.path for holder in holders)]))
     days = {path: day_of(store, path) for path in paths}
+    if office.is_of_others(done.citations[0].quote):
+        del days[own]
     dated = {path: day for path, day in days.items() if day is not None or path == own}
-    latest = newest(dated)
+    latest = newest(dated) if dated else None
     last = [holder for holder in holders if holder.row.passage.path == latest]
     if latest is None or latest == own or len({holder.name for holder in last}) != 1:
         return None

@@ -11,9 +11,12 @@ from functools import lru_cache
 
 _ASKS_HOLDER = re.compile(
     r"^who(?:['’]s|\s+is)\s+(?:now\s+)?(?:the|our|my)\s+(?:(?:current|present|new)\s+)?(?P<office>[a-z]{4,})"
-    r"(?:\s+(?:of|at|in)\s+(?P<body>.+?))?(?:\s+(?:now|today|currently|at\s+present))*$",
+    r"(?:\s+(?:of|at|in)\s+(?P<body>.+?))?(?:\s+(?:now|today|currently|at\s+present))*$"
+    r"|^who\s+(?:now\s+)?(?P<verb>chair|conduct|direct|manag|coach|edit)e?s\s+(?:the|our|my)\s+.+?"
+    r"(?:\s+(?:now|today|currently|at\s+present|these\s+days))*$",
     re.I,
 )
+_ENDINGS = {"chair": "", "conduct": "or", "direct": "or", "edit": "or", "coach": ""}
 _NAME = r"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s+)?[^\W\d_a-z][\w’'-]+(?:\s+(?:[^\W\d_a-z][\w’'-]+|[^\W\d_a-z]\b\.?)){0,3}"
 _BECAME = (
     r"(?:(?:was|is|were|has\s+been)\s+(?:re-?)?(?:elected|appointed|chosen|voted|made|confirmed)"
@@ -38,11 +41,19 @@ class Office:
         return match["name"].strip() if match is not None else None
 
 
+    def is_of_others(self, sentence: str) -> bool:
+        """True if a sentence speaks of 'their secretary'."""
+        return re.search(rf"\b(?:their|his|her|your)\s+(?:\w+\s+)?{re.escape(self.name)}\b", sentence, re.I) is not None
+
+
 @lru_cache(maxsize=64)
 def office_asked(question: str) -> Office | None:
     """The office whose holder a question asks for; None for other questions."""
     match = _ASKS_HOLDER.match(" ".join(question.split()).rstrip("?!. "))
-    return Office(match["office"], match["body"] or "") if match is not None else None
+    if match is None or not match["verb"]:
+        return Office(match["office"], match["body"] or "") if match is not None else None
+    verb = match["verb"].lower()
+    return Office(verb + _ENDINGS.get(verb, "er"), "")
 
 
 def names_holder(question: str, sentence: str) -> bool:
@@ -61,5 +72,6 @@ def _patterns(office: str) -> tuple[re.Pattern[str], ...]:
         re.compile(rf"(?P<name>{_NAME})\s+{_BECAME}{between}\s+{plain}(?!\s+(?:of\s+)?the\s+meeting)"),
         re.compile(rf"\b(?i:elected|appointed|chose)\s+(?P<name>{_NAME})\s+(?:as\s+|to\s+be\s+)?(?:the\s+|our\s+|its\s+)?(?:new\s+)?{plain}"),
         re.compile(rf"\b(?i:the|our)\s+(?:new\s+)?{plain}\s+is\s+(?:now\s+)?(?P<name>{_NAME})"),
+        re.compile(rf"(?P<name>{_NAME})\s+\({plain}\)"),
         re.compile(rf"(?P<name>{_NAME}),\s+(?i:(?:the\s+|our\s+|hon\.?\s+)?){plain}\W*$"),
     )  # fmt: skip

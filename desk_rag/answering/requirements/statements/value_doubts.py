@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, counts_things, kind_asked
 from desk_rag.answering.requirements.requirements import Requirement, Requirements
 from desk_rag.answering.requirements.stems import content_stems
 
@@ -53,6 +53,8 @@ _NUMBERS = ("mobile|cell", "fax", "home|private", "work|office|business")
 """Kinds of telephone numbers, each in the words that documents label them with."""
 _DURING = r"\b(?:in|on|during)\s+(?:early\s+|late\s+|mid-?\s?)?"
 _RELATIVE = re.compile(r"\b(?:that|which|who|whose|where)\b", re.I)
+_FOR_YEAR = re.compile(rf"(?:{_DURING}|\b(?:for|of)\s+)(?P<year>(?:19|20)\d\d)\b(?!-)", re.I)
+"""'The fee for 2024 will be …', which is none of 2023."""
 
 
 class ValueDoubts:
@@ -79,15 +81,15 @@ class ValueDoubts:
             return f"The question asks for {self._kind.value}, and “{value}” is a time of day"
         if self._kind is AnswerKind.TIME and (other := self._other_time(value)):
             return f"The question asks about “{other}”, and “{value}” is another time"
+        if self._kind is AnswerKind.AMOUNT and asks_money(self._question) and counts_things(value):
+            return f"The question asks for money, and “{value}” is none"
         if self._kind is AnswerKind.PHONE and (number_kind := self._other_number()):
             return f"The quote does not call “{value}” a {number_kind} number"
-        if of_role := self._of_other_role(value, before):
-            return of_role
         if column := self._other_column(before):
             return f"The question asks which, and “{value}” stands under “{column}”"
         if self._is_opposite(begin):
             return f"The quote says “{value}” of the opposite"
-        return ""
+        return self._of_other_role(value, before) or self._of_other_year
 
     @cached_property
     def _negated(self) -> bool:
@@ -103,6 +105,15 @@ class ValueDoubts:
             for one in Requirements(self._question).timed
             if re.search(_DURING + re.escape(one.asked), self._question, re.I)
         )
+
+    @cached_property
+    def _of_other_year(self) -> str:
+        """A sentence about the years of the question and of the quote, if it is what held in another one."""
+        asked = [match["year"] for match in _FOR_YEAR.finditer(self._question)]
+        said = {match["year"] for match in _FOR_YEAR.finditer(self._sentence)}
+        if self._kind is AnswerKind.TIME or len(asked) != 1 or not said or asked[0] in self._sentence:
+            return ""
+        return f"The question asks about {asked[0]}, and the quote is about {', '.join(sorted(said))}"
 
     def _is_denied(self, begin: int, end: int) -> bool:
         """True for Josh in 'Josh may not', and for 250 in 'not 250 but 350'."""

@@ -84,7 +84,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     groups.pop("", None)
     if len(groups) < _FEWEST_GROUPS:
         return
-    sums = {name: _sum(cells) for name, cells in groups.items()}
+    numbers = {name: [one.number for one in cells if one.number is not None] for name, cells in groups.items()}
+    sums = {name: sum(own, Decimal(0)) for name, own in numbers.items()}
     best = (min if asked.is_least else max)(sums.values())
     order = sorted(sums, key=lambda name: sums[name], reverse=not asked.is_least)
     chosen = [name for name in order if sums[name] == best]
@@ -137,10 +138,6 @@ def _group(asked: _Asked, cell: Cell, key: str) -> str:
         if (day.year, day.month, day.day)[parts - 1]:
             return written(Date(day.year, day.month if parts > 1 else 0, day.day if parts > 2 else 0))
     return ""
-
-
-def _sum(cells: Sequence[Cell]) -> Decimal:
-    return sum((cell.number for cell in cells if cell.number is not None), Decimal(0))
 
 
 def _written(cells: Sequence[Cell]) -> str:

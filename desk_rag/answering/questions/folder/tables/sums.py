@@ -30,6 +30,7 @@ from desk_rag.answering.questions.folder.tables.cells import (
 )
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.answer_kinds import asks_money
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
@@ -151,16 +152,12 @@ def _named(table: Cells, asked: _Asked) -> list[Cell]:
     if not cells or len(unknown) > (0 if asked.is_exact else 1) or not asked.names <= known:
         return []
     wanted = asked.names | (asked.others - unknown)
-    named = [cell for cell in cells if asked.unit.is_done and _is_called(cell, asked.unit) and wanted <= cell.around]
+    named = [cell for cell in cells if asked.unit.is_done and wanted <= cell.around]
+    named = [cell for cell in named if content_stems(cell.column) == content_stems(asked.unit.name)]
     named = named or [cell for cell in cells if wanted <= cell.words]
     if not named and (asked.is_all or not asked.is_exact):
         named = [cell for cell in cells if wanted <= cell.words | cell.around]
     return named
-
-
-def _is_called(cell: Cell, unit: Unit) -> bool:
-    """True if the column is called as what was done, 'Received', so that the file's name says what was received."""
-    return content_stems(cell.column) == content_stems(unit.name)
 
 
 def _column_asked(question: str, cells: Sequence[Cell]) -> str:
@@ -195,7 +192,7 @@ def _asked(question: str, today: date) -> _Asked | None:
     things = match.groupdict().get("of") or ""
     others = frozenset(content_stems(f"{things} {rest}") - of_names - _LIGHT)
     name = PAYMENT if of_payee else match["unit"].lower()
-    unit = Unit(name, is_money=amounts.asks_money(plain), label=others)
+    unit = Unit(name, is_money=asks_money(plain), label=others)
     return _Asked(unit, frozenset(of_names), others, period, " ".join(names), of_owner, of_payee)
 
 

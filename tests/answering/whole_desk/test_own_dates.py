@@ -96,3 +96,22 @@ def test_the_quote_of_a_row_has_its_first_cell_and_the_whole_names_of_its_column
     text = printed(engine, "How much was the income of Tomas in March 2024?")
     assert "“Month: March; Income Mira: 2100; Income Tomas: 2510; Mortgage: 880; House repairs: 60”" in text
     assert "2510" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("question", "total", "column"),
+    [
+        ("How much did we spend on house repairs in 2024?", "100", "House repairs"),
+        ("Mortgage in 2024?", "2,615", "Mortgage"),
+        ("What was the income of Tomas in 2024?", "7,470", "Income Tomas"),
+    ],
+)
+def test_the_months_of_a_year_are_added_up(engine: AnswerEngine, question: str, total: str, column: str) -> None:
+    text = printed(engine, question)
+    assert f"{total} (computed: the sum of the column “{column}” in 3 rows of budget 2024.xlsx in 2024)" in text
+    assert all(f"“Month: {month}; " in text for month, *_ in MONTHS)
+
+
+def test_one_month_is_no_sum_and_one_of_several_months_is_doubted(engine: AnswerEngine) -> None:
+    assert "60" in printed(engine, "How much did we spend on house repairs in March 2024?").splitlines()
+    assert "2 rows of budget 2024.xlsx fit the question" in printed(engine, "What was Tomas's income?")

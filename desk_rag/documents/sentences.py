@@ -62,6 +62,10 @@ _NO_END_BEFORE = tuple(
 """Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
 _NEXT_LABEL = re.compile(r"(?<=[\w)\]])\s+(?=[A-Z][a-z]+(?:\s[a-z]+){0,2}:\s)")
 _LABEL = re.compile(r"[A-Z][^\W\d_]+(?:,?\s[a-z]+){0,3}:\s")
+_ROW = re.compile(r"[^:;]{1,60}: [^;]*; [^:;]{1,60}: ")
+"""Beginning of a table row with the names of its columns: 'Month: May; Income Tomas: 2480'."""
+_LONGEST_ROW = 400
+"""Characters of a row that is quoted whole; a longer one holds whole paragraphs."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 QUOTED_HEADING = "Quoted from an earlier message"
 """Heading, in a mail, above lines that somebody else wrote."""
@@ -155,8 +159,7 @@ def quotable(text: str) -> list[str]:
 @lru_cache(maxsize=64)
 def _quotable(text: str) -> tuple[str, ...]:
     """See `quotable`; the steps of an answer ask for those of the same few chunks."""
-    parts = [part for line in text.split("\n") for part in _labelled(line.strip())]
-    candidates = [unit for part in parts for unit in _whole_sentences(part)]
+    candidates = [unit for line in text.split("\n") for unit in _units_of_line(line.strip())]
     return tuple(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
 
 
@@ -181,9 +184,18 @@ def _citable(unit: str) -> bool:
     return sum(character.isalnum() for character in unit) >= _FEWEST_LETTERS
 
 
+def _units_of_line(line: str) -> Iterator[str]:
+    """The row of a table whole, so that its first cell stands beside the others; else the sentences of a line."""
+    if len(line) <= _LONGEST_ROW and _ROW.match(line):
+        yield line
+        return
+    for part in _labelled(line):
+        yield from _whole_sentences(part)
+
+
 def _labelled(line: str) -> list[str]:
     """The parts of a line that runs several together: 'Present: Ana, Ben Apologies: Gus'."""
-    return _NEXT_LABEL.split(line) if _LABEL.match(line) else [line]
+    return _NEXT_LABEL.split(line) if _LABEL.match(line) and not _ROW.match(line) else [line]
 
 
 def _whole_sentences(line: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents import archives
-from desk_rag.documents.formats import KIND_NOT_READ
+from desk_rag.documents.formats import KIND_NOT_READ, Format, format_of_name
 from desk_rag.documents.status import FileState
 from desk_rag.sanitize import clean_name
 
@@ -99,6 +99,9 @@ def is_as_read(row: DocumentRow, path: Path) -> bool:
 
 def _how_read(store: Store, row: DocumentRow, path: Path) -> str:
     chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
+    if format_of_name(path.name) is Format.MAILBOX:
+        messages = max((passage.chunk.location.page_end or 1 for passage in store.passages_of(path)), default=0)
+        chunks = f"{'1 message' if messages == 1 else f'{messages:,} messages'}, {chunks}"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
     changed = "" if is_as_read(row, path) else "; it has changed since, and is read again at the next run"
     if changed and not os.access(path, os.R_OK):

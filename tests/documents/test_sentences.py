@@ -32,6 +32,12 @@ def test_code_and_tables_come_line_by_line(line: str) -> None:
     assert quotable(f"Contents\n{line}\nx\n---\n42\n") == [line.strip()]
 
 
+def test_a_row_of_a_table_is_one_quote_from_its_first_cell_on() -> None:
+    row = "Month: May; Income Tomas: 2480; Remark: Paid late. Ask Mr Orde; House repairs: 60"
+    assert quotable(f"Budget\n{row}\n") == [row]
+    assert quotable("Present: Ana, Ben Apologies: Gus") == ["Present: Ana, Ben", "Apologies: Gus"]
+
+
 def test_what_no_citation_is_made_of_is_no_unit() -> None:
     text = "1 2\na b\nx=1,y=2\n| - | 7 | 8 |\na b c\nport=8080\nx=1, y=2"
     assert quotable(text) == ["a b c", "port=8080", "x=1, y=2"]

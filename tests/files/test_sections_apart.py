@@ -79,3 +79,18 @@ def test_a_message_in_a_mailbox_of_thunderbird_is_named_by_its_sender(tmp_path: 
     document = parse(tmp_path / "Sent", _SETTINGS)
     (chunk,) = chunks(document)
     assert place(document, chunk) == "Ida, 2 June 2026: Heating"
+
+
+@pytest.mark.parametrize("separator", ["From sender@example", "From - ", "From ana@example.org on Monday", "From ana"])
+def test_messages_are_read_apart_where_separators_have_no_date(tmp_path: Path, separator: str) -> None:
+    mails = [
+        desk_files.message("Fair", "Colin runs the stall.\n\nFrom noon on we sell cakes.\nFrom: the school\n", day=3),
+        desk_files.message("Re: Fair", "Ida runs the stall.", sender="Ida Holt <ida@example.org>", day=9),
+    ]
+    text = "\n".join(f"{separator}\n{bytes(mail).decode()}" for mail in mails)
+    (tmp_path / "fair.mbox").write_text(text.replace("\r\n", "\n"), encoding="utf-8")
+    document = parse(tmp_path / "fair.mbox", _SETTINGS)
+    places = {place(document, chunk): chunk.text for chunk in chunks(document)}
+    assert list(places) == ["Ana Novak, 3 May 2025: Fair", "Ida Holt, 9 May 2025: Re: Fair"]
+    assert "Ida runs" in places["Ida Holt, 9 May 2025: Re: Fair"]
+    assert "From noon on we sell cakes." in places["Ana Novak, 3 May 2025: Fair"]

@@ -74,6 +74,7 @@ def _row_and_column(text: str, index: int) -> tuple[int, int]:
 def excerpt(source: Source, quote: str, chunks: Sequence[Chunk]) -> tuple[str, int, int]:
     """Return the document's text around `source`, and where in it the quote, or else the source, begins and ends."""
     places = [index for index, chunk in enumerate(chunks) if chunk.chunk_id == source.chunk_id]
+    places = places or _holding(source, quote, chunks)
     if not places:
         text = clean(source.text)
         return text, *_place(text, clean(quote), 0)
@@ -85,6 +86,19 @@ def excerpt(source: Source, quote: str, chunks: Sequence[Chunk]) -> tuple[str, i
     text = "\n\n".join(part for part in (before, own, after) if part)
     start, end = _place(own, clean(quote), offset)
     return text, start, end
+
+
+def _holding(source: Source, quote: str, chunks: Sequence[Chunk]) -> list[int]:
+    """The chunks with the quote of a saved source, whose own chunk is not known; those at its place first."""
+    holding = [index for index, chunk in enumerate(chunks) if quote.strip() and quote.strip() in chunk.text]
+
+    def is_elsewhere(index: int) -> tuple[bool, bool, bool]:
+        here, saved = chunks[index].location, source.location
+        first, last = here.line_start or 0, here.line_end or 0
+        on_page = (here.page_start or 0) <= (saved.page_start or 0) <= (here.page_end or 0)
+        return not on_page, not first <= (saved.line_start or 0) <= last, here.heading != saved.heading
+
+    return sorted(holding, key=is_elsewhere)
 
 
 def _place(text: str, quote: str, offset: int) -> tuple[int, int]:

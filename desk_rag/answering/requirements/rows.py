@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
+from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.keys import look_up_key
 from desk_rag.answering.requirements.labels import look_up_contact, look_up_label, look_up_measure
 from desk_rag.answering.requirements.mentions import ENUMERATED, YEAR
@@ -52,6 +53,7 @@ _MEASURES = {
     "deep": "depth", "wide": "width", "thick": "thickness", "old": "age", "fast": "speed",
 }  # fmt: skip
 _HOW_LARGE = re.compile(rf"how\s+(?P<word>{'|'.join(_MEASURES)})\s+(?:is|was|are|were)\b", re.I)
+_NAMES_MONTH = re.compile(rf"\b(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)})\b\.?|\bmonth", re.I)
 _IN_BRACKETS = re.compile(r"\s\([^()]*\)")
 _WHAT = re.compile(r"^\W*what(?!(?:['’]s|\s+\w+)\s+in\s)(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
 _MOST_COLUMNS = 8
@@ -213,14 +215,20 @@ def _row(
 
 
 def rows_alike(question: str, quote: str, answer: str, texts: Sequence[str]) -> int:
-    """The number of other rows of a table that the question means as much as the quoted one, with other values."""
+    """The number of other rows of a table that the question means as much as the quoted one, with other values.
+
+    A question that names no month means the rows of all months alike.
+    """
     wanted = content_stems(question) - LIGHT
     cells = fields(quote)
     if not cells:
         return _columns_alike(question, quote, answer, texts)
     column = next((cell.key for cell in cells if cell.value == answer.strip()), "")
     named = {(cell.key, cell.value) for cell in cells if cell.key != column and _named(cell, wanted, question)}
-    if len(cells) < 2 or not column or not named:
+    is_of_month = not _NAMES_MONTH.search(question) and any(
+        cell.key != column and _NAMES_MONTH.fullmatch(cell.value) for cell in cells
+    )
+    if len(cells) < 2 or not column or not (named or is_of_month):
         return 0
     asked = content_stems(question)
     in_quote = {stem for stem in asked if has_stem(stem, content_stems(quote))}

@@ -98,3 +98,10 @@ def test_search_joins_its_words_and_shows_those_that_match(desk: Desk) -> None:
     found = desk.run("search", "oxalic", "acid", "dose", "--words")
     assert found[0] == 0 and "Oxalic acid is trickled, in a dose of 5 ml" in found[1]
     assert "the kitchen door" in desk.run("search", "kitchen door", "--words")[1].lower()
+
+
+def test_why_says_how_many_messages_of_a_mailbox_were_read(desk: Desk) -> None:
+    mails = (f"From: {name}@x.org\nSubject: Key\n\nIt lies below pot {name}.\n" for name in ("ana", "ben", "ida"))
+    (desk.docs / "keys.mbox").write_text("\n".join(f"From sender@example\n{mail}" for mail in mails))
+    read_by_words(desk)
+    assert "keys.mbox: indexed; 3 messages, 3 chunks" in desk.run("why", str(desk.docs / "keys.mbox"))[1]

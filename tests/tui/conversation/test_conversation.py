@@ -18,6 +18,7 @@ from desk_rag.tui.conversation.chats_screen import ChatsScreen
 from desk_rag.tui.conversation.export_screen import ExportScreen
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.conversation.name_picker import NamePicker
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
@@ -107,6 +108,22 @@ async def test_chat_survives_quitting_and_is_found_opened_and_continued(running:
         await until(pilot, lambda: finished(pilot, 3))
         assert [turn.asked for turn in later.earlier[-1]] == [FIRST, COMPLETED]
         assert [row.num_turns for row in later.keeper.rows()] == [3]
+
+
+async def test_the_document_of_a_source_is_read_in_a_chat_that_was_opened_again(running: Run, data: Path) -> None:
+    async with running(backend_on(data)) as pilot:
+        await ask_both(pilot)
+    async with running(backend_on(data)) as pilot:
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ChatsScreen))
+        await until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count == 1)
+        await pilot.press("enter")
+        await until(pilot, lambda: finished(pilot, 2))
+        await pilot.press("alt+up", "alt+v")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DocumentTextScreen))
+        await until(pilot, lambda: "4.3 Claims" in screen_text(pilot.app))  # type: ignore[arg-type]
+        await pilot.press("alt+c")
+        await until(pilot, lambda: pilot.app.clipboard == QUOTE.quote)
 
 
 async def test_deleted_turns_and_chats_leave_the_database(running: Run, data: Path) -> None:

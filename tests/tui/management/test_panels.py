@@ -140,6 +140,21 @@ async def test_cache_shows_room_and_what_goes_next_and_verifies(opened: Open, wo
         )
 
 
+async def test_cache_says_which_part_of_a_file_goes_next(opened: Open, world: World) -> None:
+    mails = (f"From: {name}@x.org\nSubject: Key of {name}\n\nIt lies below pot {name}.\n" for name in ("ana", "ben"))
+    (world.folder / "keys.mbox").write_text("\n".join(f"From sender@example\n{mail}" for mail in mails))
+    world.sync()
+    with Store.open(world.settings.data_dir, world.settings.store, writer=True) as store:
+        for passage in store.passages_of(world.folder / "keys.mbox"):
+            name = key(passage.chunk.text)
+            assert store.put_kv(name, kv_for(name), [passage.chunk.chunk_id], 0.1)
+    async with opened() as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: "Deleted next" in screen_text(pilot.app))
+        for name in ("ana", "ben"):
+            assert f"keys.mbox  {name}@x.org: Key of {name}" in screen_text(pilot.app)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 81, 97, 100])
 async def test_doctor_breaks_lines_only_where_they_go_on_below_the_text(world: World, columns: int) -> None:
     detail = "a check of many words, each of another length, that goes on for several lines of the screen " * 4

@@ -28,12 +28,14 @@ from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.answering.questions.disagreement.corrections import correction_of
 from desk_rag.answering.questions.disagreement.newest import (
+    amends_document,
     asks_at_last,
     asks_in_present,
     asks_now,
     asks_then,
     dated_name,
     day_of,
+    is_newer,
     newest,
     newest_first,
     said_by,
@@ -251,9 +253,10 @@ def _other_values(
     for source in done.sources:
         if source.path in seen:
             continue
-        days = {one: day_of(store, one) for one in (source.path, citation.path)}
-        is_newer = of_value and asks_in_present(question) and newest(days) == source.path
-        wanted = [own, of_value] if is_newer else [own]
+        later = is_newer(store, source.path, citation.path, question)
+        wanted = [own, of_value] if of_value and later else [own]
+        if amends := later and amends_document(store, source.text, citation.path):
+            wanted.append(own & _context(source, source.text))
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit) and not is_header(unit)]
         units = [unit for unit in units if _is_money_like(done.text, citation.quote, unit)]
@@ -263,7 +266,7 @@ def _other_values(
             unit
             for unit in units
             if odds[unit] >= _LEAST_LOG_ODDS
-            and any(_speaks_of(stems, source, lines[unit], whole=whole) for stems in wanted)
+            and any(_speaks_of(stems, source, lines[unit], whole=whole or amends) for stems in wanted)
         ]
         if not units:
             continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation
 from desk_rag.answering.questions.folder.reading.kinds import Kind
+from desk_rag.answering.questions.folder.reading.own_dates import refers_to
 from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
@@ -73,6 +74,17 @@ def day_of(store: Store, path: Path) -> Date | None:
     row = store.document(path)
     records = records_of(_ANY, row, tuple(store.passages_of(path))) if row is not None else iter(())
     return next((record.date for record in records), None)
+
+
+def is_newer(store: Store, path: Path, quoted: Path, question: str) -> bool:
+    """True if a question asks for what holds now, and a document is dated later than the quoted one."""
+    return asks_in_present(question) and newest({one: day_of(store, one) for one in (path, quoted)}) == path
+
+
+def amends_document(store: Store, text: str, quoted: Path) -> bool:
+    """True if a text names the quoted document by its day, and so need not repeat what that is about."""
+    day = day_of(store, quoted)
+    return day is not None and refers_to(text, day)
 
 
 def dated_name(path: Path, day: Date | None) -> str:

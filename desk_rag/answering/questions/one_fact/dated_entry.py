@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.answering.questions.disagreement.newest import day_of
 from desk_rag.answering.questions.one_fact.rewriting import rewritten, source_quoted
 from desk_rag.answering.requirements.dates import dates, relative_note
 from desk_rag.answering.requirements.places import place_of_source
@@ -19,8 +20,6 @@ from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
-_BEGINNING = 400
-"""Characters of a document in which its date is looked for."""
 _ASKS_DAY = re.compile(r"^(?:(?:since|until|from|by)\s+)?when\b|^(?:on\s+)?(?:which|what)\s+(?:day|date)\b", re.I)
 _CLOCK = re.compile(r"\W*(?:at\s+)?\d{1,2}[.:]\d{2}(?:\s?[ap]\.?m\.?)?\W*", re.I)
 
@@ -46,8 +45,7 @@ def _with_day(done: Answer) -> Answer | None:
 def day_meant(store: Store, done: Answer) -> str:
     """A sentence about the day that 'today' is in the document that is quoted; empty if the answer has no such word."""
     path = done.citations[0].path
-    beginning = " ".join(passage.chunk.text[:_BEGINNING] for passage in store.passages_of(path)[:1])
-    days = [one for one in dates(f"{path.stem} {beginning}") if one.year and one.month and one.day]
-    with suppress(ValueError):  # 31 February
-        return relative_note(done.text, date(days[0].year, days[0].month, days[0].day), path.name) if days else ""
+    day = day_of(store, path)
+    with suppress(ValueError):  # a month or year alone, or 31 February
+        return relative_note(done.text, date(day.year, day.month, day.day), path.name) if day is not None else ""
     return ""

@@ -33,7 +33,12 @@ from desk_rag.documents.parsers.records.mail_text import html_lines, parted, par
 from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 
-_SEPARATOR = re.compile(rb"(?m)^From \S.*\d{2}:\d{2}.*\r?$\n?")
+_SEPARATOR = re.compile(rb"(?m)^From \S.*\r?$\n?")
+_TIME = re.compile(rb"\d{2}:\d{2}")
+_UNDATED = re.compile(rb"From (?:\S+|\S*@\S.*|- .*)\s*$")
+_HEADER_BLOCK = re.compile(rb"(?:[!-9;-~]+:[^\n]*\n(?:[ \t][^\n]*\n)*){2,100}")
+_OF_MESSAGE = (re.compile(rb"(?im)^From:"), re.compile(rb"(?im)^(?:Date|Subject):"))
+"""Headers that follow a separator without a date, such as 'From ana@example.org'."""
 _IN_HTML = re.compile(
     r"\bHTML\b|view (?:this|the) (?:e-?mail|message) in|im Browser|dans votre navigateur", re.IGNORECASE
 )
@@ -131,17 +136,24 @@ def _without_emlx_length(data: bytes) -> bytes:
 
 
 def _split_mailbox(data: bytes) -> Iterator[bytes]:
-    """Yield messages: they begin at a 'From ' line that opens the file or follows an empty line (RFC 4155)."""
-    starts = [
-        (match.start(), match.end())
-        for match in _SEPARATOR.finditer(data)
-        if match.start() == 0 or data[max(0, match.start() - 2) : match.start()].replace(b"\r", b"").endswith(b"\n")
-    ]
+    """Yield messages; without any separator, the whole is one."""
+    starts = [match.span() for match in _SEPARATOR.finditer(data) if _begins_message(data, match)]
     if not starts:
         yield data
-    for index, (_, begin) in enumerate(starts):
-        end = starts[index + 1][0] if index + 1 < len(starts) else len(data)
+    for (_, begin), (end, _) in itertools.pairwise([*starts, (len(data), 0)]):
         yield re.sub(rb"(?m)^>(>*From )", rb"\1", data[begin:end])
+
+
+def _begins_message(data: bytes, line: re.Match[bytes]) -> bool:
+    """True for a 'From ' line with a date that opens the file or follows an empty line (RFC 4155).
+
+    Some programs write no date; the line then counts if the headers of a message follow it.
+    """
+    start = line.start()
+    if _TIME.search(line[0]):
+        return start == 0 or data[max(0, start - 2) : start].replace(b"\r", b"").endswith(b"\n")
+    block = _HEADER_BLOCK.match(data, line.end()) if _UNDATED.match(line[0]) else None
+    return block is not None and all(header.search(block[0]) for header in _OF_MESSAGE)
 
 
 def _from_bytes(data: bytes) -> MailContent:

@@ -12,21 +12,22 @@ from desk_rag.answering.requirements.dates import MONTHS, Date, dates, later
 
 _MONTH = "(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r")\.?"
 _YEAR = r"(?:19\d\d|20[0-4]\d)"
-_ONE = (
+DATE = (
     rf"(?:\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?|{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?\b(?!\d)"
     rf"(?:,?\s+{_YEAR})?|{_YEAR}-\d\d(?:-\d\d)?|{_MONTH}\s+{_YEAR}|{_YEAR}|{_MONTH}(?![\w’']))"
 )
+"""A day, a month or a year in a text."""
 _THE = r"(?:the\s+(?:year|month|years|months)\s+(?:of\s+)?)?"
 _BETWEEN = re.compile(
-    rf"\b(?:between|from|in|of|during|for)?\s*{_THE}(?P<first>{_ONE}|\d{{1,2}}(?:st|nd|rd|th)?)\s*(?P<by>to|until|till|through|and|[-–])\s*"
-    rf"(?P<last>{_ONE})(?!\w)",
+    rf"\b(?:between|from|in|of|during|for)?\s*{_THE}(?P<first>{DATE}|\d{{1,2}}(?:st|nd|rd|th)?)\s*(?P<by>to|until|till|through|and|[-–])\s*"
+    rf"(?P<last>{DATE})(?!\w)",
     re.I,
 )
 _SIDE = re.compile(
-    rf"\b(?P<side>since|after|before|until|till|up\s+to|by|from)\s+{_THE}(?P<one>{_ONE})(?P<on>\s+on(?:wards?)?)?(?![\w-])",
+    rf"\b(?P<side>since|after|before|until|till|up\s+to|by|from)\s+{_THE}(?P<one>{DATE})(?P<on>\s+on(?:wards?)?)?(?![\w-])",
     re.I,
 )
-_IN = re.compile(rf"\b(?:in|of|from|during|for|on|dated|within)?\s*{_THE}(?P<one>{_ONE})(?![\w-])", re.I)
+_IN = re.compile(rf"\b(?:in|of|from|during|for|on|dated|within)?\s*{_THE}(?P<one>{DATE})(?![\w-])", re.I)
 _RELATIVE = re.compile(
     r"\b(?:in|of|from|during|for|within|over)?\s*(?:the\s+)?(?:"
     r"(?P<named>today|yesterday)|(?P<which>this|last|past|current|previous)\s+(?P<unit>day|week|month|quarter|year)"

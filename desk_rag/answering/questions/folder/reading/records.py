@@ -13,6 +13,7 @@ from desk_rag.answering.events import PassagesRead
 from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of
 from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger, is_of_kind, numbers_of
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of
+from desk_rag.answering.questions.folder.reading.own_dates import days_made, without_referred
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
 from desk_rag.answering.requirements.dates import Date, dates, numeric_dates
@@ -45,6 +46,7 @@ _PAID_LINE = re.compile(
 )
 _DATED_LINE = re.compile(r"^\W*(?:dated|date(?:\s+of\s+\w+)?|as\s+of)\b:?(?P<day>(?:\s+\S+){1,6})\s*$", re.I | re.M)
 """'Dated 3 October 2022', by itself in a line near the beginning."""
+_DATE_OF_HEADER = re.compile(r"; Date: ([^;]+)")
 _BEGINNING = 600
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 _SAYS_UNPAID = re.compile(
@@ -104,21 +106,22 @@ class Record:
 
     @cached_property
     def date(self) -> Date | None:
-        """The date of the document: labelled, of a header, of a line or the name or title, or its only one."""
+        """The document's own date: labelled, of a header, a line, the name, title or signature, or its only one."""
         labelled = [
             field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)
         ]
         own = sorted(labelled, key=lambda field: not content_stems(field.label) & content_stems(self.kind.name))
         texts = [field.value for field in own]
         if self.header is not None:
-            texts = [self.header_line]
+            texts = [*_DATE_OF_HEADER.findall(self.header_line), self.header_line]
         texts += [match["day"] for match in _DATED_LINE.finditer(self.text[:_BEGINNING])]
         texts += self._lines_of_number
         texts += [self.path.stem.replace("_", " "), self.row.title, *self.head]
+        texts = [*map(without_referred, texts), *days_made(self.text)]
         for text in texts:
             if of_text := [day for day in all_dates(text) if day.month and day.year]:
                 return of_text[0]
-        of_text = list(dict.fromkeys(day for day in all_dates(self.text) if day.year))
+        of_text = list(dict.fromkeys(day for day in all_dates(without_referred(self.text)) if day.year))
         if len(of_text) == 1:
             return of_text[0]
         years = [match for part in (self.path.stem, *reversed(self.path.parts[-4:-1])) for match in _YEAR.findall(part)]

@@ -31,6 +31,7 @@ from desk_rag.answering.questions.folder.tables.cells import (
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.answer_kinds import asks_money
+from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
@@ -39,6 +40,7 @@ from desk_rag.sanitize import clean_name
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
+_MONTH = re.compile(rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)})\.?(?:\s+\d{{4}})?", re.I)
 _MANY = re.compile(
     r"^how\s+(?:many|much)\s+(?P<unit>[^\W\d_]+)(?P<of>\s+of\s+(?:[^\W\d_]+\s+){0,2}?[^\W\d_]+)?\s+(?:did|have|has|had|were|was)\s+"
     r"(?P<rest>.+)",
@@ -72,6 +74,16 @@ _COST = re.compile(
     r"^(?:what|how\s+much)\s+(?:did|do|does|have|has)\s+(?P<thing>.+?)\s+costs?(?:\s+(?:us|me))?(?P<when>(?:,?\s.+)?)$",
     re.I,
 )
+_OF_YEAR = re.compile(
+    r"^(?:how\s+(?:much|many)|what|(?!when|who|where|why|which|is|are|was|were|did|does|do|has|have|compare|list|show|summari[sz]e)"
+    r"(?:our|my|the|[^\W\d_]+))\b",
+    re.I,
+)
+"""Beginning of a question that may be one for a year's sum: 'House repairs in 2024?'"""
+_LEVELS = re.compile(
+    r"\b(?:balance|saldo|level|stock|temperature|weight|height|pressure|score|index|average|mean|members)\b|%", re.I
+)
+"""Names of columns whose months make no sum."""
 _FEWEST_OF_THING = 2
 """Rows about one thing that are added up; of a single one, its cell is the answer."""
 _COUNTED = content_stems("quantity qty number pieces count units amount no")
@@ -82,6 +94,7 @@ _LIGHT = content_stems(
     "I we me my our us you did have has had work worked spend spent all every each whole both total sum of on for in at"
     " by"
 )
+_LIGHT_OF_YEAR = _LIGHT | content_stems("how much many what is are was were cost costs paid pay total sum amount money")
 _MOST = 200
 
 
@@ -101,6 +114,9 @@ class _Asked:
     is_all: bool = False
     """True if it asks for all rows, so that name or title of a file may say what they are of."""
 
+    of_year: bool = False
+    """True if it asks for what the months of a year have in one column."""
+
     @property
     def is_exact(self) -> bool:
         """True if no word of the question may be missing."""
@@ -112,7 +128,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     _, asked_conditions = conditions(" ".join(question.split()).rstrip("?!. "))
     if any(isinstance(one, YesNo) and one.needed for one in asked_conditions):
         return  # a sum over all rows says nothing of those that have not paid
-    for reading in (_asked_as_done, _asked_of_thing, _asked):
+    for reading in (_asked_of_year, _asked_as_done, _asked_of_thing, _asked):
         asked = reading(question, today)
         if asked is not None and (yield from _sum(store, question, asked, under)):
             return
@@ -134,6 +150,8 @@ def _sum(store: Store, question: str, asked: _Asked, under: Sequence[Path]) -> G
     if asked.of_thing and (len(added) < _FEWEST_OF_THING or not of_one_table(added)):
         return False
     if not added and (asked.is_exact or not any(cell.is_timed for cell in counted)):
+        return False
+    if asked.of_year and not _is_year_by_months(asked, added):
         return False
     shown = show(store, [cell.row for cell in added[:_MOST]])
     doubts = [*_doubts(asked, added)]
@@ -226,6 +244,28 @@ def _asked_of_thing(question: str, today: date) -> _Asked | None:
     words = " ".join(word for word in re.findall(r"[\w'’&-]+", rest) if content_stems(word) & things)
     unit = Unit(PRICE, is_money=True)
     return _Asked(unit, frozenset(), things, period, words, of_thing=True, is_all=is_all)
+
+
+def _asked_of_year(question: str, today: date) -> _Asked | None:
+    """The question for what a column has in a whole year, if only the column and the year are named."""
+    plain = _plain(question)
+    rest, period = take_period(_ALL.sub("", plain), today)
+    spans = period.spans if period is not None and period.also is None else ()
+    is_year = len(spans) == 1 and spans[0].first == (spans[0].last[0], 1, 1) and spans[0].last[1:] == (12, 31)
+    words = [word for word in re.findall(r"[\w'’&-]+", rest) if content_stems(word) - _LIGHT_OF_YEAR]
+    if not is_year or not words or not _OF_YEAR.match(plain):
+        return None
+    return _Asked(Unit(" ".join(words)), frozenset(), frozenset(), period, "", of_year=True)
+
+
+def _is_year_by_months(asked: _Asked, added: Sequence[Cell]) -> bool:
+    """True if rows of one file, each of another month, have a column with just the name that is asked for."""
+    column = added[0].column
+    is_called = content_stems(column) - _LIGHT == content_stems(asked.unit.name)
+    months = [[value.casefold()[:3] for value in cell.fields.values() if _MONTH.fullmatch(value)] for cell in added]
+    is_monthly = all(len(named) == 1 for named in months) and len({named[0] for named in months if named}) == len(added)
+    of_one_file = len({cell.path for cell in added}) == 1
+    return is_called and is_monthly and of_one_file and len(added) > 1 and not _LEVELS.search(column)
 
 
 def _capitals(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import phrases
-from desk_rag.answering.conversation.talk import Talk, is_time, name_spans, names_in
+from desk_rag.answering.conversation.talk import ASKS_WHO, Talk, is_time, name_spans, names_in
 
 _LONGEST_OWNER = 3
 """Words of a phrase that takes an 's."""
@@ -23,8 +23,8 @@ _WHEN = re.compile(
 _HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
 _ASKS_PRICE = re.compile(r"how much\b|.*\bcosts?\b", re.IGNORECASE)
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
-_HE = frozenset(("he", "him", "his"))
-_SHE = frozenset(("she", "her", "hers"))
+_WHO_IS = re.compile(r"(?:\w+ )?who (?:is|was|are|were) ((?:the|our|my)\b.+)", re.IGNORECASE)
+_WHO_DOES = re.compile(rf"who (?!(?:{'|'.join(v.AUXILIARIES)})\b)(.+)", re.IGNORECASE)
 _TITLES = {"she": r"Mrs|Ms|Miss|Madam|Lady|Dame", "he": r"Mr|Sir|Lord"}
 _SEXES = {"she": r"female|bitch|mare|woman|girl", "he": r"male|gelding|stallion|man|boy"}
 _FARTHEST = 60
@@ -41,7 +41,8 @@ def fill_in(
 ) -> str:
     """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn.
 
-    A person who is not meant stands for none.
+    A person who is not meant stands for none. If no pronoun stands for anything sure, the content words of the last
+    question are added for the search.
     """
     pieces: list[str] = []
     done = 0
@@ -56,7 +57,15 @@ def fill_in(
             pieces += [body[done : match.start()], replacement]
             done = end
     filled = "".join([*pieces, body[done:]])
-    return attach(filled, talk) if not pieces and not only_people else filled
+    return filled if pieces or only_people else _beside_last(body, talk)
+
+
+def _beside_last(body: str, talk: Talk) -> str:
+    """Return a question as it is typed, with the last topic or, for what no topic stands, the words asked with last."""
+    if not any(_kind(body, match).startswith(("person", "thing")) for match in v.WORD.finditer(body)):
+        return attach(body, talk)
+    last = [word for word in v.words_of(talk.asked) if v.is_content(word.casefold())]
+    return f"{body.rstrip('?.! ')} ({', '.join(last)})" if last else body
 
 
 def attach(body: str, talk: Talk) -> str:
@@ -78,21 +87,42 @@ def attach(body: str, talk: Talk) -> str:
 
 
 def person(talk: Talk, pronoun: str = "their") -> str:
-    """Return whom 'he', 'her' or 'their' stand for: the answer to 'who', or a name, of which nothing says otherwise."""
+    """Return whom 'he', 'her' or 'their' stand for; '' if the last question leaves that open.
+
+    That is the answer to 'who', or a name of the question, of which nothing says otherwise, or whom it describes.
+    """
     for place in range(len(talk.turns), 0, -1):
         past = Talk(talk.turns[:place])
-        names = [name for name in names_in(past.asked) if not any(map(str.isdigit, name))]
-        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
-            if _may_be(past.answer, pronoun, talk):
-                return past.answer
-            names += [past.asked[start:end] for start, end in name_spans(past.asked)]  # 'Rex' of 'the owner of Rex'
-        if fitting := [name for name in names if _may_be(name, pronoun, talk)]:
+        is_named = past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer)
+        answers = _fitting([past.answer], pronoun, talk) if asks_who(past) and is_named else []
+        if fitting := answers or _fitting(_people_in(past.asked), pronoun, talk):
             return fitting[0]
-    return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
+        if asks_who(past):
+            return _role(past.asked)
+    is_called = talk.has_short_answer and talk.answer[:1].isupper() and not is_time(talk.answer)
+    return talk.answer if is_called and _fitting([talk.answer], pronoun, talk) else talk.topic
+
+
+def _people_in(asked: str) -> list[str]:
+    """Return the names in a question that may be those of people: 'the dog Rex' of 'the owner of the dog Rex'."""
+    spans = [(start, end) for start, end in name_spans(asked) if not any(map(str.isdigit, asked[start:end]))]
+    places = {asked[start:end] for start, end in spans if re.search(r"\b(?:in|at) $", asked[:start])}
+    whole = {phrase.end: phrase.text for phrase in phrases(asked) if not v.JOINING & set(phrase.text.split())}
+    names = [*names_in(asked), *(whole.get(end, asked[start:end]) for start, end in spans)]
+    return [name for name in names if name not in places and not any(map(str.isdigit, name))]
+
+
+def _role(asked: str) -> str:
+    """Return whom a question asks for: 'the chair before Anna' of 'Who was the chair before Anna?'; '' if a deed."""
+    described = _WHO_IS.match(asked.rstrip("?.! "))
+    return described[1] if described else ""
 
 
 def thing(talk: Talk) -> str:
-    """Return the thing that 'it', 'they' or 'this' stand for: the last topic, or the answer to 'which' and 'what'."""
+    """Return the thing that 'it', 'they' or 'this' stand for: the last topic, or the answer to 'which' and 'what'.
+
+    A person is none: it is '' then.
+    """
     if talk.has_short_answer:
         if re.match(r"(?:\w+ )?what (?:is|are|was|were|do|does|did|has|have)\b", talk.asked, re.IGNORECASE):
             return talk.topic if _names_a_thing(talk) else talk.answer
@@ -102,12 +132,19 @@ def thing(talk: Talk) -> str:
         is_thing = first is not None and not owned and first.head not in v.ATTRIBUTES
         if which and first is not None and is_thing and first.text.startswith(which[1]):
             return f"the {first.text} {_ARTICLE.sub('', talk.answer)}"
-    return talk.topic
+    return "" if _is_person(talk.topic) else talk.topic
+
+
+def _is_person(name: str) -> bool:
+    """Return whether a title or a given name shows that a name is a person's."""
+    words = v.words_of(name)
+    titles = "|".join(_TITLES.values())
+    return v.are_names(words) and (words[0] in v.GIVEN_NAMES or re.fullmatch(titles, words[0]) is not None)
 
 
 def asks_who(talk: Talk) -> bool:
     """Return whether the last question asks for a person."""
-    return re.match(r"(?:\w+ )?(?:who|whom|whose)\b", talk.asked, re.IGNORECASE) is not None
+    return ASKS_WHO.match(talk.asked) is not None
 
 
 def head_of(talk: Talk) -> str:
@@ -135,42 +172,42 @@ def _kind_of(name: str, talk: Talk) -> str:
     return next((match[1].casefold() for match in called if match), "")
 
 
-def _may_be(name: str, pronoun: str, talk: Talk) -> bool:
-    """Return False if a title, a quoted document or an earlier pronoun says that the name is of the other sex."""
-    low = pronoun.casefold()
-    wanted = "he" if low in _HE else "she" if low in _SHE else ""
-    return not wanted or next(_told_of(name, talk), wanted) == wanted
+def _fitting(names: Sequence[str], pronoun: str, talk: Talk) -> list[str]:
+    """Return the names for which a pronoun can stand, those first that are known to be of that sex."""
+    wanted = v.SEXES.get(pronoun.casefold(), "")
+    told = {name: next(_told_of(name, talk), "") if wanted else "" for name in names}
+    return sorted((name for name in names if told[name] in ("", wanted)), key=lambda name: not told[name])
 
 
 def _told_of(name: str, talk: Talk) -> Iterator[str]:
     """Yield 'he' or 'she' for all that tells the sex of a name, the surest first."""
     written = [word for word in v.words_of(name) if v.is_name(word)]
     words = [word for word in written if not any(re.fullmatch(titles, word) for titles in _TITLES.values())]
-    if words:
-        yield from _told_by_texts(name, words, talk)
-        yield from _told_by_pronouns(name, talk)
-
-
-def _told_by_texts(name: str, words: Sequence[str], talk: Talk) -> Iterator[str]:
+    if not words:
+        return
     full, first_names = " ".join(words), rf"(?:{re.escape(words[0])}\s+)?" if len(words) > 1 else ""
-    texts = [
-        name,
-        *(quote for turn in talk.turns[::-1] for quote in (turn.answer, *turn.quotes)),
-        *talk.texts_about(full),
-    ]
+    quotes = (quote for turn in talk.turns[::-1] for quote in (turn.answer, *turn.quotes))
+    texts = [name, *quotes, *talk.texts_about(full)]
     with_title = rf"\b(?:{{}})\b\.?\s+{first_names}{re.escape(words[-1])}\b"
     with_sex = rf"(?i)\b{re.escape(full)}\b[^.\n]{{{{0,{_FARTHEST}}}}}\b(?:{{}})\b"
-    for pattern, told in ((with_title, _TITLES), (with_sex, _SEXES)):
-        for text in texts:
-            yield from (pronoun for pronoun, said in told.items() if re.search(pattern.format(said), text))
+    yield from _told_by_texts(texts, with_title, _TITLES)
+    if words[0] in v.GIVEN_NAMES:
+        yield v.GIVEN_NAMES[words[0]]
+    yield from _told_by_texts(texts, with_sex, _SEXES)
+    yield from _told_by_pronouns(name, talk)
+
+
+def _told_by_texts(texts: Sequence[str], pattern: str, told: dict[str, str]) -> Iterator[str]:
+    for text in texts:
+        yield from (pronoun for pronoun, said in told.items() if re.search(pattern.format(said), text))
 
 
 def _told_by_pronouns(name: str, talk: Talk) -> Iterator[str]:
     for turn in talk.turns[::-1]:
         if name in turn.asked and name not in turn.question:
-            spoken = {word.casefold() for word in v.words_of(turn.question)}
-            if bool(spoken & _HE) != bool(spoken & _SHE):
-                yield "he" if spoken & _HE else "she"
+            spoken = {v.SEXES[word] for word in v.words_of(turn.question.casefold()) if word in v.SEXES}
+            if len(spoken) == 1:
+                yield from spoken
 
 
 def _kind(body: str, match: re.Match[str]) -> str:
@@ -188,8 +225,7 @@ def _kind(body: str, match: re.Match[str]) -> str:
         if _explained(before, low):
             return ""
         owns = low in v.POSSESSIVE and low != "hers" and bool(after) and following not in v.PREPOSITIONS
-        people = low in ("he", "him", "his", "she", "her", "hers")
-        base = "person" if people else "thing"
+        base = "person" if low in v.SEXES else "thing"
         return f"{base}'s" if owns else base
     if low in ("it", "this", "that", "these", "those"):
         return _thing_kind(body, low, before, following)
@@ -211,11 +247,9 @@ def _thing_kind(body: str, low: str, before: str, following: str) -> str:
 def _explained(before: str, low: str) -> bool:
     """Return whether the question itself names what a pronoun stands for, before it."""
     named = [phrase for phrase in phrases(before) if not re.match(r"(?:his|her|its|their)\b", phrase.text.casefold())]
-    names = [phrase for phrase in named if phrase.is_name]
-    if low in ("his", "her", "he", "she", "him", "hers"):
-        return (
-            bool(names) or any(phrase.text.casefold().startswith("the ") for phrase in named) and low in ("his", "her")
-        )
+    if low in v.SEXES:
+        owned = low in ("his", "her") and any(phrase.text.casefold().startswith("the ") for phrase in named)
+        return owned or any(phrase.is_name for phrase in named)
     if low in ("its", "their"):
         return bool(named)
     return bool(re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())) and bool(
@@ -236,7 +270,9 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
         return event, end
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
-    they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
+    if body[: match.start()].casefold() in ("who is ", "who was ") and (role := _sought(talk.asked)):
+        return role, end
+    they = match[0].casefold() in ("they", "them", "their") and (asks_who(talk) or _is_person(talk.topic))
     subject = person(talk, match[0]) if kind.startswith("person") or they else thing(talk)
     if kind.endswith("'s"):
         return _owned(subject, body, end)
@@ -261,6 +297,12 @@ def _owned(subject: str, body: str, end: int) -> tuple[str, int]:
     if noun and len(subject.split()) > _LONGEST_OWNER and noun[1].split()[-1].casefold() in v.ATTRIBUTES:
         return f"the {noun[1]} of {subject}", end + noun.end()
     return (f"{subject}'s" if subject else ""), end
+
+
+def _sought(asked: str) -> str:
+    """Return what 'it' is in 'Who was it before?': 'it that conducts the choir' after 'Who conducts the choir?'."""
+    does = _WHO_DOES.match(asked.rstrip("?.! "))
+    return f"it that {does[1]}" if does else _role(asked)
 
 
 def _event(talk: Talk) -> str:

@@ -161,7 +161,8 @@ def _after_preposition(fragment: str, question: str, talk: Talk) -> str:
     whole = antecedents.fill_in(rest, talk) if antecedents.leans(rest) else rest
     names = name_spans(question)
     has_article = rest.split()[0].casefold() in v.DETERMINERS
-    if names and (name_spans(f" {whole}") or not has_article):
+    is_same = bool(names) and re.search(rf"\b{first}\s+$", question[: names[-1][0]], re.IGNORECASE) is not None
+    if names and (name_spans(f" {whole}") or (is_same and not has_article)):
         start, end = names[-1]
         if has_article:  # 'the flat in Elm Road' for 'the flat in Mill Quay 7'
             start = next((phrase.start for phrase in phrases(question) if phrase.end == end and phrase.is_name), start)

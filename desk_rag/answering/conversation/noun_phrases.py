@@ -88,6 +88,8 @@ def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozen
         low = words[end][0].casefold()
         if end > place and re.search(r"[,;:?!()]", question[words[end - 1].end() : words[end].start()]):
             break
+        if end > place and _is_whole(words, place, end):
+            break
         if low in v.JOINING and end > place and _continues(words, end):
             end += 2 if words[end + 1][0].casefold() in v.DETERMINERS else 1
             continue
@@ -102,6 +104,15 @@ def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozen
             break
         end += 1
     return end
+
+
+def _is_whole(words: list[re.Match[str]], place: int, end: int) -> bool:
+    """Return whether a time or a name ends here: 'evening | at Mill Road', 'Mill Road | on site', 'Nora | staying'."""
+    following = words[end][0].casefold()
+    if v.are_names([word[0] for word in words[place:end]]):
+        is_subject = place > 0 and words[place - 1][0].casefold() in _BE
+        return following == "on" or (is_subject and following.endswith("ing"))
+    return end == place + 1 and following in v.JOINING and words[place][0].casefold() in v.TIME_NOUNS
 
 
 def _is_state(words: list[re.Match[str]], place: int) -> bool:

@@ -20,7 +20,7 @@ _WH_NOUN = re.compile(
 _NAMED_OWNER = re.compile(r".*?\b(?:for|in|at)\s+((?:[A-Z][\w.-]*|\d+\w?)(?:\s+(?:[A-Z][\w.-]*|\d+\w?))*)$")
 _NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:(?:the\s+)?[A-Z][\w.-]*|\d+[a-z]?\b))*")
 _ASKS_PROPERTY = re.compile(r"(?:what|who) (?:is|are|was|were) (?:the|our|my)\b", re.IGNORECASE)
-_ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
+ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
 _ASKS_WHETHER = re.compile(r"(?:is|are|was|were)\s+(?!there\b)", re.IGNORECASE)
 _ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
 
@@ -51,7 +51,9 @@ class Talk:
     @property
     def has_short_answer(self) -> bool:
         """True if the last answer was found and is a name or a phrase rather than a sentence."""
-        return self.turns[-1].found and 0 < len(self.answer.split()) <= _LONGEST_ANSWER
+        words = self.answer.split()
+        is_pronoun = self.answer.casefold() in v.PRONOUNS  # 'He' of a sentence that goes on
+        return self.turns[-1].found and 0 < len(words) <= _LONGEST_ANSWER and not is_pronoun
 
     @property
     def topic(self) -> str:
@@ -60,7 +62,7 @@ class Talk:
         A property that was asked for ('the excess', 'her phone number') is no topic: what it belongs to is, which an
         earlier question or the heading of the quoted passage names.
         """
-        people = {turn.answer.strip(" .\n") for turn in self.turns if _ASKS_WHO.match(turn.asked)}
+        people = {turn.answer.strip(" .\n") for turn in self.turns if ASKS_WHO.match(turn.asked)}
         for turn in self.turns[::-1]:
             if things := _things(turn.asked):
                 return things[0] if len(things) > 1 and _ASKS_OF.match(turn.asked) else things[-1]
@@ -126,7 +128,7 @@ def name_spans(asked: str) -> list[tuple[int, int]]:
         words = match[0].split()
         while words and (is_time(words[-1]) and len(words) > 1 and is_time(words[-2]) or words[-1] in _MONTHS):
             words.pop()
-        if words and not is_time(" ".join(words)):
+        if words and words != ["I"] and not is_time(" ".join(words)):
             spans.append((match.start(), match.start() + len(" ".join(words))))
     return spans
 
@@ -149,8 +151,8 @@ def _things(asked: str) -> list[str]:
     for phrase in known:
         text = _without_time(phrase.text)
         owner = re.match(r".*?\bof\s+(.+)", text) or _NAMED_OWNER.match(text)
-        if phrase.is_name:
-            continue
+        if phrase.is_name or (phrase.head.removesuffix("s") in v.TIME_NOUNS and _follows_preposition(phrase, asked)):
+            continue  # 'on concert days' says when
         if phrase.head in v.ATTRIBUTES or (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
             if owner:
                 phrases_so_far.append(owner[1])

@@ -28,6 +28,9 @@ POSSESSIVE = _words("his her hers their theirs its")
 THINGS = _words("it this that these those them they")
 PLACES = _words("there")
 TIMES = _words("then")
+SEXES = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
+"""The pronouns of one person, and for whom they stand."""
+PRONOUNS = PERSONAL | POSSESSIVE | THINGS | SEXES.keys() | _words("i we you me us")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 MONTHS = frozenset(dates.MONTHS)
 WEEKDAYS = _words("monday tuesday wednesday thursday friday saturday sunday")
@@ -46,6 +49,24 @@ ATTRIBUTES = _words(
 """Nouns that name a property, so that 'and the price?' asks about what was spoken of before."""
 OF_PEOPLE = _words("phone telephone number email e-mail address name names age salary contact")
 """Properties that a person has; others belong to the thing that was spoken of."""
+GIVEN_NAMES = dict.fromkeys(
+    _words(
+        "Alice Anita Anna Anne Barbara Beatriz Carla Carmen Caroline Catherine Charlotte Christine Clara Claire Diana "
+        "Dorothy Edith Elena Elizabeth Emily Emma Esther Eva Fiona Hannah Helen Helena Helga Ines Ingrid Irene Isabel "
+        "Jane Janet Joanna Judith Julia Karen Laura Linda Louise Lucy Margaret Maria Marie Martha Mary Miriam Mirjam "
+        "Nadia Nina Nora Olivia Patricia Paula Petra Priya Rachel Rebecca Rosa Ruth Sarah Sofia Sophie Susan Ursula"
+    ),
+    "she",
+) | dict.fromkeys(
+    _words(
+        "Adam Adrian Alan Albert Andrew Anthony Arthur Ben Bernard Boris Brian Callum Carl Daniel David Derek Edward "
+        "Eric Frank Frederick George Gerald Gordon Graham Harold Henry Howard Hugh Ian Ivan James Jeremy John Jonas "
+        "Josh Karl Keith Kenneth Kevin Lars Malcolm Marco Martin Matthew Michael Neil Nicholas Nigel Oliver Omar Otto "
+        "Patrick Paul Peter Philip Piet Richard Robert Roger Simon Stephen Sven Thomas Tim Tobias Tom Walter William"
+    ),
+    "he",
+)
+"""Given names that tell whether 'he' or 'she' stands for a person."""
 PAYABLE = _words("price cost costs fee fees deposit rent salary fine penalty premium tax amount invoice bill")
 VERBS = _words(
     "agree allow allows answer apply arrive ask attend begin begins belong belongs book bought break bring build "
@@ -55,6 +76,7 @@ VERBS = _words(
     "happened hear held help hold holds hire include includes join keep keeps kept know last lasts lay lead leads "
     "learn leave leaves left lend lie lies like live lives look lost made make makes mean means meet meets met "
     "move need needs offer open opens order own owns paid paint park pay pays pick plan play print prove put "
+    "quote quoted quotes "
     "raise ran reach read receive remove rent repair replace report reports return rise rises run runs said sang "
     "sat save say says see sell sells send sent serve serves set share show sign sing sit sits sleep sold speak "
     "spent stand stands start starts stay stays stood stop stops store support take takes taken talk taught teach "
@@ -97,7 +119,7 @@ def content_words(text: str) -> list[str]:
 def is_content(word: str) -> bool:
     """Return whether a lower-case word says what a question is about."""
     plain = word.removesuffix("'s").removesuffix("’s")
-    leaning = PERSONAL | POSSESSIVE | THINGS | PLACES | TIMES | {"one", "ones"}
+    leaning = PRONOUNS | PLACES | TIMES | {"one", "ones"}
     return plain not in STOP_WORDS and plain not in _VAGUE and plain not in leaning
 
 

@@ -94,10 +94,10 @@ def person(talk: Talk, pronoun: str = "their") -> str:
     for place in range(len(talk.turns), 0, -1):
         past = Talk(talk.turns[:place])
         is_named = past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer)
-        answers = _fitting([past.answer], pronoun, talk) if asks_who(past) and is_named else []
+        answers = _fitting([past.answer], pronoun, talk) if ASKS_WHO.match(past.asked) and is_named else []
         if fitting := answers or _fitting(_people_in(past.asked), pronoun, talk):
             return fitting[0]
-        if asks_who(past):
+        if ASKS_WHO.match(past.asked):
             return _role(past.asked)
     is_called = talk.has_short_answer and talk.answer[:1].isupper() and not is_time(talk.answer)
     return talk.answer if is_called and _fitting([talk.answer], pronoun, talk) else talk.topic
@@ -140,11 +140,6 @@ def _is_person(name: str) -> bool:
     words = v.words_of(name)
     titles = "|".join(_TITLES.values())
     return v.are_names(words) and (words[0] in v.GIVEN_NAMES or re.fullmatch(titles, words[0]) is not None)
-
-
-def asks_who(talk: Talk) -> bool:
-    """Return whether the last question asks for a person."""
-    return ASKS_WHO.match(talk.asked) is not None
 
 
 def head_of(talk: Talk) -> str:
@@ -190,24 +185,14 @@ def _told_of(name: str, talk: Talk) -> Iterator[str]:
     texts = [name, *quotes, *talk.texts_about(full)]
     with_title = rf"\b(?:{{}})\b\.?\s+{first_names}{re.escape(words[-1])}\b"
     with_sex = rf"(?i)\b{re.escape(full)}\b[^.\n]{{{{0,{_FARTHEST}}}}}\b(?:{{}})\b"
-    yield from _told_by_texts(texts, with_title, _TITLES)
+    yield from (told for text in texts for told, title in _TITLES.items() if re.search(with_title.format(title), text))
     if words[0] in v.GIVEN_NAMES:
         yield v.GIVEN_NAMES[words[0]]
-    yield from _told_by_texts(texts, with_sex, _SEXES)
-    yield from _told_by_pronouns(name, talk)
-
-
-def _told_by_texts(texts: Sequence[str], pattern: str, told: dict[str, str]) -> Iterator[str]:
-    for text in texts:
-        yield from (pronoun for pronoun, said in told.items() if re.search(pattern.format(said), text))
-
-
-def _told_by_pronouns(name: str, talk: Talk) -> Iterator[str]:
+    yield from (told for text in texts for told, sex in _SEXES.items() if re.search(with_sex.format(sex), text))
     for turn in talk.turns[::-1]:
-        if name in turn.asked and name not in turn.question:
-            spoken = {v.SEXES[word] for word in v.words_of(turn.question.casefold()) if word in v.SEXES}
-            if len(spoken) == 1:
-                yield from spoken
+        spoken = {v.SEXES[word] for word in v.words_of(turn.question.casefold()) if word in v.SEXES}
+        if name in turn.asked and name not in turn.question and len(spoken) == 1:
+            yield from spoken
 
 
 def _kind(body: str, match: re.Match[str]) -> str:
@@ -250,11 +235,8 @@ def _explained(before: str, low: str) -> bool:
     if low in v.SEXES:
         owned = low in ("his", "her") and any(phrase.text.casefold().startswith("the ") for phrase in named)
         return owned or any(phrase.is_name for phrase in named)
-    if low in ("its", "their"):
-        return bool(named)
-    return bool(re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())) and bool(
-        named
-    )
+    joins = re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())
+    return bool(named) and (low in ("its", "their") or joins is not None)
 
 
 def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tuple[str, int]:
@@ -272,23 +254,22 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
         return amount, end
     if body[: match.start()].casefold() in ("who is ", "who was ") and (role := _sought(talk.asked)):
         return role, end
-    they = match[0].casefold() in ("they", "them", "their") and (asks_who(talk) or _is_person(talk.topic))
-    subject = person(talk, match[0]) if kind.startswith("person") or they else thing(talk)
+    people = match[0].casefold() in ("they", "them", "their") and (ASKS_WHO.match(talk.asked) or _is_person(talk.topic))
+    subject = person(talk, match[0]) if kind.startswith("person") or people else thing(talk)
     if kind.endswith("'s"):
         return _owned(subject, body, end)
-    if match[0].casefold() in ("this", "that", "these", "those"):
-        noun = re.match(r"\s+([^\W\d_]+)", body[end:])
-        if noun and noun[1].casefold() in ("one", "ones"):
-            return subject, end + noun.end()
-        if noun and not v.is_verb(noun[1].casefold()) and noun[1].casefold() not in v.PREPOSITIONS | v.STOP_WORDS:
-            head = v.stem(noun[1].casefold())
-            same = head in v.stems(v.content_words(subject))
-            return (
-                (subject, end + noun.end())
-                if same
-                else (f"the {noun[1]} of {subject}" if subject else "", end + noun.end())
-            )
-    return subject, end
+    return _demonstrated(subject, body, end) if match[0].casefold() in v.DETERMINERS & v.THINGS else (subject, end)
+
+
+def _demonstrated(subject: str, body: str, end: int) -> tuple[str, int]:
+    """Return what 'that one' or 'that agreement' is, with the noun: 'the agreement of the flat'."""
+    noun = re.match(r"\s+([^\W\d_]+)", body[end:])
+    word = noun[1].casefold() if noun else ""
+    is_one = word in ("one", "ones")
+    if noun is None or not is_one and (v.is_verb(word) or word in v.PREPOSITIONS | v.STOP_WORDS):
+        return subject, end
+    is_same = is_one or not subject or v.stem(word) in v.stems(v.content_words(subject))
+    return subject if is_same else f"the {noun[1]} of {subject}", end + noun.end()
 
 
 def _owned(subject: str, body: str, end: int) -> tuple[str, int]:

@@ -108,12 +108,8 @@ def _attribute(fragment: str, question: str, talk: Talk) -> str:
     """'And the price?' asks about a property of what was spoken of."""
     own = phrases(f"is {fragment}")
     siblings = {v.stem(word) for phrase in phrases(question) for word in v.content_words(phrase.text)}
-    if (
-        not own
-        or own[0].head not in v.ATTRIBUTES
-        or v.stem(own[0].head) in siblings
-        or re.search(r"\b(?:of|for)\b", fragment)
-    ):
+    asks_property = bool(own) and own[0].head in v.ATTRIBUTES and v.stem(own[0].head) not in siblings
+    if not asks_property or re.search(r"\b(?:of|for)\b", fragment):
         return ""
     text = fragment if fragment.split()[0].casefold() in v.DETERMINERS else f"the {fragment}"
     if antecedents.leans(fragment):
@@ -192,9 +188,8 @@ def _name(fragment: str, question: str, _talk: Talk) -> str:
     if owner:
         start, end = owner.start() + 1, owner.end() + 1
         return f"{question[:start]}{fragment if owns else fragment + chr(39) + 's'}{question[end:]}"
-    for start, end in name_spans(question):
-        return f"{question[:start]}{fragment}{question[end:]}"
-    return ""
+    start, end = next(iter(name_spans(question)), (0, 0))
+    return f"{question[:start]}{fragment}{question[end:]}" if end else ""
 
 
 def _phrase(fragment: str, question: str, talk: Talk) -> str:
@@ -212,9 +207,9 @@ def _phrase(fragment: str, question: str, talk: Talk) -> str:
     if tail := _time_tail(old.text):
         old = replace(old, text=old.text[: -len(tail[1])], end=old.end - len(tail[1]))
     start, end = _replaced(old, same_head=bool(words) and v.stem(old.head) == v.stem(words[-1]))
-    is_several = re.search(r"(?<![su])s$|\band\b", fragment) is not None
-    before = re.sub(r"\b(?:is|are)(?=\s+$)", "are" if is_several else "is", question[: old.start + start])
-    before = re.sub(r"\b(?:was|were)(?=\s+$)", "were" if is_several else "was", before)
+    is_are, was_were = ("are", "were") if re.search(r"(?<![su])s$|\band\b", fragment) else ("is", "was")
+    before = re.sub(r"\b(?:is|are)(?=\s+$)", is_are, question[: old.start + start])
+    before = re.sub(r"\b(?:was|were)(?=\s+$)", was_were, before)
     return f"{before}{fragment}{question[old.start + end :]}"
 
 

@@ -32,10 +32,9 @@ def stand_alone(
     """Return the question with what it leans on filled in.
 
     `quoted_stems` holds the stems of the words of the documents quoted last: a short question without pronouns leans on
-    the last one only if it uses some of these words. `texts_about` finds what the
-    documents say of a name. `in_named_file` tells whether a name stands
-    in the file that the question names; None if it names none. In a whole question that names its file only 'he' and
-    'her' are filled in, and only by somebody of that file: the file is what it is about.
+    the last one only if it uses some of these words. `texts_about` finds what the documents say of a name.
+    `in_named_file` tells whether a name stands in the file that the question names; None if it names none. In a whole
+    question that names its file only 'he' and 'her' are filled in, and only by somebody of that file.
     """
     plain = question.strip()
     if not turns or not plain:

@@ -95,13 +95,9 @@ class Talk:
 
     def _thing_of_heading(self) -> str:
         """Return the newest thing asked about that the heading of the quoted passage names."""
-        headings = [heading for turn in self.turns for heading in turn.headings]
-        known = v.stems(v.content_words(" ".join(headings)))
-        for turn in self.turns[::-1]:
-            for thing in _things(turn.asked):
-                if v.stems(v.content_words(thing)) & known:
-                    return thing
-        return ""
+        known = v.stems(v.content_words(" ".join(heading for turn in self.turns for heading in turn.headings)))
+        things = (thing for turn in self.turns[::-1] for thing in _things(turn.asked))
+        return next((thing for thing in things if v.stems(v.content_words(thing)) & known), "")
 
 
 def talk_of(turns: Sequence[Turn], texts_about: Callable[[str], Sequence[str]] = no_texts) -> Talk:
@@ -111,14 +107,9 @@ def talk_of(turns: Sequence[Turn], texts_about: Callable[[str], Sequence[str]] =
 
 def names_in(asked: str) -> list[str]:
     """Return the names in a question, times left out: 'Mirjam Holt' of 'Mirjam Holt's phone number'."""
-    phrases_so_far = []
-    for phrase in phrases(asked):
-        owner = re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", phrase.text + " ")
-        text = owner[1] if owner and "'" in phrase.text.replace("’", "'") else phrase.text
-        words = v.words_of(text)
-        if v.are_names(words) and not is_time(text) and not text[:1].isdigit():
-            phrases_so_far.append(text)
-    return phrases_so_far
+    owners = (re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", f"{phrase.text} ") for phrase in phrases(asked))
+    texts = [owner[1] if owner else phrase.text for owner, phrase in zip(owners, phrases(asked), strict=True)]
+    return [text for text in texts if v.are_names(v.words_of(text)) and not is_time(text) and not text[:1].isdigit()]
 
 
 def name_spans(asked: str) -> list[tuple[int, int]]:
@@ -142,7 +133,7 @@ def is_time(text: str) -> bool:
 
 def _things(asked: str) -> list[str]:
     """Return the noun phrases that name things; 'the price of the boiler' names the boiler."""
-    phrases_so_far = []
+    things = []
     known = [phrase for phrase in phrases(asked) if not is_time(phrase.text)]
     if len(known) > 1 and _WH_NOUN.match(asked) and _asks_for_first(known, asked):
         known = known[1:]
@@ -153,16 +144,13 @@ def _things(asked: str) -> list[str]:
         owner = re.match(r".*?\bof\s+(.+)", text) or _NAMED_OWNER.match(text)
         if phrase.is_name or (phrase.head.removesuffix("s") in v.TIME_NOUNS and _follows_preposition(phrase, asked)):
             continue  # 'on concert days' says when
-        if phrase.head in v.ATTRIBUTES or (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
-            if owner:
-                phrases_so_far.append(owner[1])
-            elif _is_more_than_a_property(text):
-                phrases_so_far.append(text)
-            elif owner_words := _owning_words(text):
-                phrases_so_far.append(owner_words)
-            continue
-        phrases_so_far.append(phrase.text)
-    return phrases_so_far
+        if phrase.head not in v.ATTRIBUTES and not (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
+            things.append(phrase.text)
+        elif owner:
+            things.append(owner[1])
+        else:
+            things.append(text if _is_more_than_a_property(text) else _owning_words(text))
+    return [thing for thing in things if thing]
 
 
 def _asks_for_first(known: Sequence[Phrase], asked: str) -> bool:

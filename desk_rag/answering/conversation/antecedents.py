@@ -125,7 +125,8 @@ def thing(talk: Talk) -> str:
     """
     if talk.has_short_answer:
         if re.match(r"(?:\w+ )?what (?:is|are|was|were|do|does|did|has|have)\b", talk.asked, re.IGNORECASE):
-            return talk.topic if _names_a_thing(talk) else talk.answer
+            names_a_thing = any(not phrase.is_name and not is_time(phrase.text) for phrase in phrases(talk.asked))
+            return talk.topic if names_a_thing else talk.answer
         which = re.match(r"(?:\w+ )?which\s+([^\W\d_]+)", talk.asked, re.IGNORECASE)
         first = next(iter(phrases(talk.asked)), None)
         owned = re.search(r"\b(?:have|has|had|belongs? to)\b", talk.asked) is not None
@@ -152,10 +153,9 @@ def head_of(talk: Talk) -> str:
             words = [word for word in v.words_of(part) if word.casefold() not in v.DETERMINERS]
             if len(words) > 1 and not any(map(v.is_name, words)):
                 return words[-1].casefold()  # 'insurance' of 'the insurer of the travel insurance'
-    if not named:
-        return ""
-    written = next((word for word in v.words_of(named[0].text) if word.casefold() == named[0].head), "")
-    return _kind_of(written, talk) or written if v.is_name(written) else named[0].head
+    head = named[0].head if named else ""
+    written = next((word for phrase in named[:1] for word in v.words_of(phrase.text) if word.casefold() == head), "")
+    return _kind_of(written, talk) or written if v.is_name(written) else head
 
 
 def _kind_of(name: str, talk: Talk) -> str:
@@ -224,17 +224,17 @@ def _thing_kind(body: str, low: str, before: str, following: str) -> str:
         return ""  # 'this year' is explained by the calendar
     if low == "that" and before.strip() and following and following not in v.AUXILIARIES:
         previous = v.words_of(before.casefold())[-1:]
-        if previous and previous[0] not in v.PREPOSITIONS | v.AUXILIARIES and not v.is_verb(previous[0]):
+        if previous and previous[0] not in v.PREPOSITIONS and not v.is_verb(previous[0]):
             return ""  # 'the firm that repaired it'
     return "thing"
 
 
 def _explained(before: str, low: str) -> bool:
     """Return whether the question itself names what a pronoun stands for, before it."""
-    named = [phrase for phrase in phrases(before) if not re.match(r"(?:his|her|its|their)\b", phrase.text.casefold())]
+    named = [one for one in phrases(before) if not re.match(r"(?:his|her|its|their)\b", one.text.casefold())]
     if low in v.SEXES:
-        owned = low in ("his", "her") and any(phrase.text.casefold().startswith("the ") for phrase in named)
-        return owned or any(phrase.is_name for phrase in named)
+        owns = low in ("his", "her")
+        return any(phrase.is_name or (owns and phrase.text.casefold().startswith("the ")) for phrase in named)
     joins = re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())
     return bool(named) and (low in ("its", "their") or joins is not None)
 
@@ -242,12 +242,8 @@ def _explained(before: str, low: str) -> bool:
 def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tuple[str, int]:
     """Return what stands in place of a pronoun, and the end of what it replaces."""
     end = match.end()
-    if kind == "one":
-        return head_of(talk), end
-    if kind == "place":
-        return _place(talk), end
-    if kind == "time":
-        return _time(talk), end
+    if of_kind := {"one": head_of, "place": _place, "time": _time}.get(kind):
+        return of_kind(talk), end
     if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
         return event, end
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
@@ -290,12 +286,10 @@ def _event(talk: Talk) -> str:
     """Return what was done as a noun phrase: 'having the pump replaced' after 'By whom was the pump replaced?'."""
     asked = talk.asked.rstrip("?.! ")
     passive = re.match(r".*?\b(?:was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", asked, re.IGNORECASE)
-    if passive and any(word.endswith("ed") or word in v.PARTICIPLES for word in v.words_of(passive[1].casefold())):
+    if passive and any(map(v.is_participle, v.words_of(passive[1].casefold()))):
         return f"having {passive[1]}"
     done = re.match(r"who\s+(\w+)\s+(.+)$", asked, re.IGNORECASE)
-    if done and (done[1].endswith("ed") or done[1] in v.PARTICIPLES):
-        return f"having {done[2]} {done[1]}"
-    return ""
+    return f"having {done[2]} {done[1]}" if done and v.is_participle(done[1]) else ""
 
 
 def _amount(talk: Talk, *, is_compared: bool) -> str:
@@ -303,9 +297,9 @@ def _amount(talk: Talk, *, is_compared: bool) -> str:
 
     What 'is compared' ('and how much is it for oak?') is what an amount was asked of last.
     """
-    payable = [phrase.text for phrase in phrases(talk.asked) if phrase.head in v.PAYABLE]
+    payable = next((phrase.text for phrase in phrases(talk.asked) if phrase.head in v.PAYABLE), "")
     if payable or not is_compared:
-        return payable[0] if payable else ""
+        return payable
     priced = [turn.asked for turn in talk.turns[::-1] if _ASKS_PRICE.match(turn.asked)]
     compared = next((named[0].text for asked in priced if (named := phrases(asked))), "")
     return re.split(r"\s+(?:in|for|with)\s+", compared)[0]  # 'flooring' of 'flooring in larch'
@@ -313,8 +307,7 @@ def _amount(talk: Talk, *, is_compared: bool) -> str:
 
 def _place(talk: Talk) -> str:
     if re.match(r"(?:\w+ )?where\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
-        answer = talk.answer
-        return answer if answer.split()[0].casefold() in v.PREPOSITIONS else f"at {answer}"
+        return talk.answer if talk.answer.split()[0].casefold() in v.PREPOSITIONS else f"at {talk.answer}"
     places = [(start, end) for start, end in name_spans(talk.asked) if _is_place(talk.asked, start, end)]
     subject = talk.asked[slice(*places[-1])] if places else thing(talk)
     if not places and subject != talk.topic:  # 'the windows Danish ones' is what was chosen, and no place
@@ -333,7 +326,3 @@ def _time(talk: Talk) -> str:
         return f"on {talk.answer}"
     when = _WHEN.search(talk.asked)
     return f"{when[1].casefold()} {when[2]}" if when else ""
-
-
-def _names_a_thing(talk: Talk) -> bool:
-    return any(not phrase.is_name and not is_time(phrase.text) for phrase in phrases(talk.asked))

@@ -29,10 +29,8 @@ def is_fragment(body: str, *, joined: bool) -> bool:
     words = [word.casefold() for word in written]
     if not words or len(words) > _MOST_WORDS or any(v.is_auxiliary(written, place) for place in range(len(words))):
         return False
-    if _is_other_wh(words):
-        return True
-    if any(word in v.WH_WORDS for word in words[_leading_wh(words) :]):
-        return False
+    if _is_other_wh(words) or any(word in v.WH_WORDS for word in words[_leading_wh(words) :]):
+        return _is_other_wh(words)
     begins = words[0] in v.PREPOSITIONS | v.DETERMINERS | v.POSSESSIVE or words[0].isdecimal() or len(words) == 1
     return joined or (begins and body.rstrip().endswith("?"))
 
@@ -77,7 +75,7 @@ def _other_wh(fragment: str, question: str, talk: Talk) -> str:
     auxiliary = re.search(rf"\b(?:{'|'.join(sorted(v.AUXILIARIES))})\b", question, re.IGNORECASE)
     if auxiliary is None:
         verb, _, rest = re.sub(r"^\w+\s+", "", question).partition(" ")
-        if verb.endswith("ed") or verb in v.PARTICIPLES:  # 'When?' after 'Who planted the pear tree?'
+        if v.is_participle(verb):  # 'When?' after 'Who planted the pear tree?'
             return f"{fragment} was {rest} {verb}"
         return " ".join(part for part in (fragment, answer, verb, rest) if part)
     before, rest = question[: auxiliary.start()], question[auxiliary.end() :].strip()
@@ -99,9 +97,8 @@ def _ordinal(fragment: str, question: str, talk: Talk) -> str:
     if len(items) > place and len(items) > 1:
         return f"{question} {items[place]}"
     head = antecedents.head_of(talk)
-    if not head:
-        return ""
-    return re.sub(rf"\b(?:the |a |an )?{re.escape(head)}\b", f"the {named[1]} {head}", question, count=1)
+    ordinal = rf"\b(?:the |a |an )?{re.escape(head)}\b"
+    return re.sub(ordinal, f"the {named[1]} {head}", question, count=1) if head else ""
 
 
 def _attribute(fragment: str, question: str, talk: Talk) -> str:
@@ -135,8 +132,8 @@ def _date(fragment: str, question: str, _talk: Talk) -> str:
 
 def _with_date(question: str, fragment: str, new: re.Match[str]) -> str:
     """Return the last question with the given parts of its date exchanged and the larger parts kept."""
-    dates = [match for match in _DAY_OF_YEAR.finditer(question) if match.start() and (match["month"] or match["year"])]
-    old = next(iter(dates), None)
+    dates = (match for match in _DAY_OF_YEAR.finditer(question) if match.start() and (match["month"] or match["year"]))
+    old = next(dates, None)
     if old is None and fragment.isdecimal() and not new["year"]:
         return ""
     if old is None:

@@ -53,19 +53,15 @@ def stand_alone(
         return _sentence(ellipsis.complete(_bare(about), talk), question)
     if antecedents.leans(body):
         return _sentence(antecedents.fill_in(body, talk), question)
-    if _is_thin(body) and (_uses(body, quoted_stems) or (joined and len(v.content_words(body)) == 1)):
+    own = v.content_words(body)
+    if _is_thin(body) and (own and v.stems(own) <= quoted_stems or (joined and len(own) == 1)):
         return _sentence(antecedents.attach(body, talk), question)
-    return _sentence(body, question) if joined and len(v.content_words(body)) > 1 else question
+    return _sentence(body, question) if joined and len(own) > 1 else question
 
 
 def _is_thin(body: str) -> bool:
     words = v.words_of(body)
     return len(v.content_words(body)) <= _MOST_THIN and not any(map(v.is_name, words[1:]))
-
-
-def _uses(body: str, quoted_stems: frozenset[str]) -> bool:
-    own = v.stems(v.content_words(body))
-    return bool(own) and own <= quoted_stems
 
 
 def _bare(text: str) -> str:

@@ -68,13 +68,10 @@ class Talk:
                 return things[0] if len(things) > 1 and _ASKS_OF.match(turn.asked) else things[-1]
             names = [name for name in names_in(turn.asked) if name not in people]
             if turn is self.turns[-1] and names:
-                if earlier := self._thing_of_heading():
-                    return earlier
-                return names[0]
-        bare = [phrase.text for turn in self.turns[::-1] for phrase in phrases(turn.asked) if not is_time(phrase.text)]
-        if bare:
-            return bare[0]
-        return next((turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings), "")
+                return self._thing_of_heading() or names[0]
+        bare = (phrase.text for turn in self.turns[::-1] for phrase in phrases(turn.asked) if not is_time(phrase.text))
+        titles = (turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings)
+        return next(bare, next(titles, ""))
 
     @property
     def thing(self) -> str:
@@ -155,8 +152,7 @@ def _things(asked: str) -> list[str]:
 
 def _asks_for_first(known: Sequence[Phrase], asked: str) -> bool:
     """Return whether the first phrase belongs to the question word: 'fuel' in 'What fuel does the engine need?'."""
-    before = asked[: known[0].start].split()
-    return bool(before) and before[-1].casefold() in ("which", "what", "many")
+    return asked[: known[0].start].casefold().split()[-1:] in (["which"], ["what"], ["many"])
 
 
 def _without_time(text: str) -> str:
@@ -166,21 +162,17 @@ def _without_time(text: str) -> str:
 
 
 def _follows_preposition(phrase: Phrase, asked: str) -> bool:
-    before = v.words_of(asked[: phrase.start])
-    return bool(before) and before[-1].casefold() in v.PREPOSITIONS
+    return not v.PREPOSITIONS.isdisjoint(v.words_of(asked[: phrase.start].casefold())[-1:])
 
 
 def _owning_words(text: str) -> str:
     """Return what two words or more before a property name: 'the car insurance' in 'the car insurance premium'."""
-    *before, _ = text.split()
-    content = [word for word in before if v.is_content(word.casefold())]
-    is_property = any(word.casefold() in v.ATTRIBUTES for word in content)
-    return " ".join(before) if len(content) > 1 and not is_property else ""
+    before = text.rpartition(" ")[0]
+    content = v.content_words(before)
+    return before if len(content) > 1 and not v.ATTRIBUTES & set(content) else ""
 
 
 def _is_more_than_a_property(text: str) -> bool:
     """Return whether a phrase such as 'the fee for plot 27' or 'the Gull room' names one thing of its kind."""
-    if re.search(r"['’]s?\s", text):
-        return False
-    words = v.words_of(text)
-    return any(word.casefold() in v.JOINING for word in words) or any(map(v.is_name, words))
+    is_owned = re.search(r"['’]s?\s", text) is not None
+    return not is_owned and any(word.casefold() in v.JOINING or v.is_name(word) for word in v.words_of(text))

@@ -105,7 +105,7 @@ def person(talk: Talk, pronoun: str = "their") -> str:
 
 def _people_in(asked: str) -> list[str]:
     """Return the names in a question that may be those of people: 'the dog Rex' of 'the owner of the dog Rex'."""
-    spans = [(start, end) for start, end in name_spans(asked) if not any(map(str.isdigit, asked[start:end]))]
+    spans = name_spans(asked)
     places = {asked[start:end] for start, end in spans if re.search(r"\b(?:in|at) $", asked[:start])}
     whole = {phrase.end: phrase.text for phrase in phrases(asked) if not v.JOINING & set(phrase.text.split())}
     names = [*names_in(asked), *(whole.get(end, asked[start:end]) for start, end in spans)]
@@ -130,8 +130,7 @@ def thing(talk: Talk) -> str:
         which = re.match(r"(?:\w+ )?which\s+([^\W\d_]+)", talk.asked, re.IGNORECASE)
         first = next(iter(phrases(talk.asked)), None)
         owned = re.search(r"\b(?:have|has|had|belongs? to)\b", talk.asked) is not None
-        is_thing = first is not None and not owned and first.head not in v.ATTRIBUTES
-        if which and first is not None and is_thing and first.text.startswith(which[1]):
+        if which and first and not owned and first.head not in v.ATTRIBUTES and first.text.startswith(which[1]):
             return f"the {first.text} {_ARTICLE.sub('', talk.answer)}"
     return "" if _is_person(talk.topic) else talk.topic
 
@@ -168,10 +167,10 @@ def _kind_of(name: str, talk: Talk) -> str:
 
 
 def _fitting(names: Sequence[str], pronoun: str, talk: Talk) -> list[str]:
-    """Return the names for which a pronoun can stand, those first that are known to be of that sex."""
+    """Return the names that are known to be of the sex of a pronoun, or else those of which nothing is known."""
     wanted = v.SEXES.get(pronoun.casefold(), "")
     told = {name: next(_told_of(name, talk), "") if wanted else "" for name in names}
-    return sorted((name for name in names if told[name] in ("", wanted)), key=lambda name: not told[name])
+    return [name for name in names if told[name] == wanted] or [name for name in names if not told[name]]
 
 
 def _told_of(name: str, talk: Talk) -> Iterator[str]:

@@ -55,7 +55,6 @@ def understand(request: Request, store: Store) -> Understood:
     if small_talk.kind_of(scope.question) is not None:
         return Understood(scope.question, "", scope.paths, request.limit)
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
-    last = earlier[-1] if earlier else None
     files = scope.paths if scope.named else named_files(store, scope.question, scope.paths).indexed
     standalone = request.asked_as or stand_alone(
         scope.question,
@@ -67,10 +66,9 @@ def understand(request: Request, store: Store) -> Understood:
     rewritten = standalone if standalone != scope.question else ""
     if scope.named:
         return Understood(standalone, rewritten, scope.paths, scope.paths)
-    if last is not None and last.limited_to and rewritten and not request.limit:
-        # A question that leans on the last one is about the same files.
-        return Understood(standalone, rewritten, last.limited_to, last.limited_to)
-    return Understood(standalone, rewritten, scope.paths, request.limit)
+    # A question that leans on the last one is about the same files.
+    same = earlier[-1].limited_to if earlier and rewritten and not request.limit else ()
+    return Understood(standalone, rewritten, same or scope.paths, same or request.limit)
 
 
 def answer(

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 from desk_rag.answering.conversation import antecedents, ellipsis
 from desk_rag.answering.conversation import vocabulary as v
-from desk_rag.answering.conversation.talk import no_texts, talk_of
+from desk_rag.answering.conversation.talk import Talk, no_texts
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.questions.folder.follow_on import of_list
 
 _CONNECTIVE = re.compile(r"^(?:(?:and|but|or|also|so|then|ok|okay|well|thanks|thank you)\b[,.!]?\s+)+", re.IGNORECASE)
 _ABOUT = re.compile(r"^(?:what|how)\s+about\s+|^same\s+(?:question\s+)?for\s+", re.IGNORECASE)
+_MOST_TURNS = 5
 _MOST_THIN = 3
 """Content words up to which a question without names may lean on the last one."""
 
@@ -39,7 +40,7 @@ def stand_alone(
     plain = question.strip()
     if not turns or not plain:
         return question
-    talk = talk_of(turns, texts_about)
+    talk = Talk(tuple(turns[-_MOST_TURNS:]), texts_about)
     body = _CONNECTIVE.sub("", plain)
     joined = body != plain
     about = _ABOUT.sub("", body)
@@ -54,14 +55,10 @@ def stand_alone(
     if antecedents.leans(body):
         return _sentence(antecedents.fill_in(body, talk), question)
     own = v.content_words(body)
-    if _is_thin(body) and (own and v.stems(own) <= quoted_stems or (joined and len(own) == 1)):
+    is_thin = len(own) <= _MOST_THIN and not any(map(v.is_name, v.words_of(body)[1:]))
+    if is_thin and (own and v.stems(own) <= quoted_stems or (joined and len(own) == 1)):
         return _sentence(antecedents.attach(body, talk), question)
     return _sentence(body, question) if joined and len(own) > 1 else question
-
-
-def _is_thin(body: str) -> bool:
-    words = v.words_of(body)
-    return len(v.content_words(body)) <= _MOST_THIN and not any(map(v.is_name, words[1:]))
 
 
 def _bare(text: str) -> str:

@@ -12,7 +12,6 @@ from desk_rag.answering.conversation.turns import Turn
 
 _LONGEST_ANSWER = 6
 """Words of an answer that can stand for a pronoun; a longer one is a sentence."""
-_MOST_TURNS = 5
 _MONTHS = frozenset(month.capitalize() for month in v.MONTHS)
 _WH_NOUN = re.compile(
     r"(?:\w+ )?(?:which|what|how many)\s+(?!(?:is|are|was|were|do|does|did|has|have)\b)", re.IGNORECASE
@@ -51,9 +50,8 @@ class Talk:
     @property
     def has_short_answer(self) -> bool:
         """True if the last answer was found and is a name or a phrase rather than a sentence."""
-        words = self.answer.split()
-        is_pronoun = self.answer.casefold() in v.PRONOUNS  # 'He' of a sentence that goes on
-        return self.turns[-1].found and 0 < len(words) <= _LONGEST_ANSWER and not is_pronoun
+        is_short = 0 < len(self.answer.split()) <= _LONGEST_ANSWER
+        return self.turns[-1].found and is_short and self.answer.casefold() not in v.PRONOUNS
 
     @property
     def topic(self) -> str:
@@ -95,11 +93,6 @@ class Talk:
         known = v.stems(v.content_words(" ".join(heading for turn in self.turns for heading in turn.headings)))
         things = (thing for turn in self.turns[::-1] for thing in _things(turn.asked))
         return next((thing for thing in things if v.stems(v.content_words(thing)) & known), "")
-
-
-def talk_of(turns: Sequence[Turn], texts_about: Callable[[str], Sequence[str]] = no_texts) -> Talk:
-    """Return the last turns of a conversation that has some."""
-    return Talk(tuple(turns[-_MOST_TURNS:]), texts_about)
 
 
 def names_in(asked: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation import scope as scopes
 from desk_rag.answering.conversation import small_talk, vocabulary
-from desk_rag.answering.conversation.follow_up import stand_alone
+from desk_rag.answering.conversation.follow_up import is_open, stand_alone
 from desk_rag.answering.conversation.turns import Request, Turn
 from desk_rag.answering.events import AnswerEvent, AskedAs, Finished
 from desk_rag.answering.questions.narrowing import is_mentioned, named_files
@@ -30,6 +30,7 @@ _MOST_PASSAGES = 60
 
 _MOST_ABOUT = 8
 """Passages with a name that are looked at for its title."""
+_OPEN = "The chat leaves open whom or what the question means: name it to be sure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ def answer(
         yield from small_talk.answer(kind, request.question, engine.store, understood.under)
         return
     events = engine.ask(understood.asked, mode=request.mode, top_k=request.top_k, under=understood.under, stop=stop)
+    left_open = [_OPEN] if is_open(request.question, understood.rewritten) and not request.asked_as else []
     for event in events:
         if isinstance(event, Finished):
             by_kind = not event.answer.found
@@ -93,7 +95,7 @@ def answer(
             event = Finished(
                 replace(
                     event.answer,
-                    notices=(*event.answer.notices, *named, *_language_notice(understood.asked, engine)),
+                    notices=(*event.answer.notices, *named, *left_open, *_language_notice(understood.asked, engine)),
                     question=request.question,
                     asked_as=understood.rewritten,
                     limited_to=understood.limited_to,
@@ -130,7 +132,6 @@ def _quoted_stems(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
     last = next((turn for turn in earlier[::-1] if turn.paths), None)
     if last is None:
         return frozenset()
-    texts = [*last.quotes, *last.headings]
-    for path in last.paths:
-        texts += [passage.chunk.text for passage in store.passages_of(path)[:_MOST_PASSAGES]]
+    read = (passage.chunk.text for path in last.paths for passage in store.passages_of(path)[:_MOST_PASSAGES])
+    texts = [*last.quotes, *last.headings, *read]
     return vocabulary.stems([word for text in texts for word in vocabulary.content_words(clean(text))])

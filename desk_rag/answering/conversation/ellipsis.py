@@ -180,13 +180,10 @@ def _name(fragment: str, question: str, _talk: Talk) -> str:
     if fragment.isdecimal():
         numbers = [match for match in re.finditer(r"\b\d+\b", question) if not _YEAR.fullmatch(match[0])]
         return f"{question[: numbers[-1].start()]}{fragment}{question[numbers[-1].end() :]}" if numbers else ""
-    owns = re.search(r"['’]s?$", fragment) is not None
-    owner = re.search(r"(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", question[1:])
-    if owner:
-        start, end = owner.start() + 1, owner.end() + 1
-        return f"{question[:start]}{fragment if owns else fragment + chr(39) + 's'}{question[end:]}"
-    start, end = next(iter(name_spans(question)), (0, 0))
-    return f"{question[:start]}{fragment}{question[end:]}" if end else ""
+    owner = re.search(r"(?<!^)(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", question)
+    ending = "'s" if owner and not re.search(r"['’]s?$", fragment) else ""
+    start, end = owner.span() if owner else next(iter(name_spans(question)), (0, 0))
+    return f"{question[:start]}{fragment}{ending}{question[end:]}" if end else ""
 
 
 def _phrase(fragment: str, question: str, talk: Talk) -> str:

@@ -44,14 +44,15 @@ def stand_alone(
     body = _CONNECTIVE.sub("", plain)
     joined = body != plain
     about = _ABOUT.sub("", body)
+    bare = about.strip().rstrip("?.! ")
     is_part = about != body or ellipsis.is_fragment(body, joined=joined)
     if in_named_file is not None and not is_part:
         filled = antecedents.fill_in(body, talk, only_people=True, is_meant=in_named_file)
         return _sentence(filled, question) if joined or filled != body else question
-    if carried_over := of_list(_bare(about), talk.asked):
+    if carried_over := of_list(bare, talk.asked):
         return _sentence(carried_over, question)
     if is_part:
-        return _sentence(ellipsis.complete(_bare(about), talk), question)
+        return _sentence(ellipsis.complete(bare, talk), question)
     if antecedents.leans(body):
         return _sentence(antecedents.fill_in(body, talk), question)
     own = v.content_words(body)
@@ -61,8 +62,9 @@ def stand_alone(
     return _sentence(body, question) if joined and len(own) > 1 else question
 
 
-def _bare(text: str) -> str:
-    return text.strip().rstrip("?.! ")
+def is_open(question: str, rewritten: str) -> bool:
+    """Return whether a pronoun stood for nothing sure, so that the words of the last question follow in brackets."""
+    return rewritten.endswith(")?") and ")" not in question
 
 
 def _sentence(text: str, question: str) -> str:

@@ -64,8 +64,8 @@ def _beside_last(body: str, talk: Talk) -> str:
     """Return a question as it is typed, with the last topic or, for what no topic stands, the words asked with last."""
     if not any(_kind(body, match).startswith(("person", "thing")) for match in v.WORD.finditer(body)):
         return attach(body, talk)
-    last = [word for word in v.words_of(talk.asked) if v.is_content(word.casefold())]
-    return f"{body.rstrip('?.! ')} ({', '.join(last)})" if last else body
+    last = [word for word in v.words_of(talk.asked) if word.casefold() not in v.WH_WORDS | v.AUXILIARIES | v.PRONOUNS]
+    return f"{body.rstrip('?.! ')} ({' '.join(last)})" if last else body
 
 
 def attach(body: str, talk: Talk) -> str:

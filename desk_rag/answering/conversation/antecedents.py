@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import phrases
-from desk_rag.answering.conversation.talk import Talk, is_time, name_spans, names_in
+from desk_rag.answering.conversation.talk import ASKS_WHO, Talk, is_time, name_spans, names_in
 
 _LONGEST_OWNER = 3
 """Words of a phrase that takes an 's."""
@@ -23,8 +23,8 @@ _WHEN = re.compile(
 _HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
 _ASKS_PRICE = re.compile(r"how much\b|.*\bcosts?\b", re.IGNORECASE)
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
-_HE = frozenset(("he", "him", "his"))
-_SHE = frozenset(("she", "her", "hers"))
+_WHO_IS = re.compile(r"(?:\w+ )?who (?:is|was|are|were) ((?:the|our|my)\b.+)", re.IGNORECASE)
+_WHO_DOES = re.compile(rf"who (?!(?:{'|'.join(v.AUXILIARIES)})\b)(.+)", re.IGNORECASE)
 _TITLES = {"she": r"Mrs|Ms|Miss|Madam|Lady|Dame", "he": r"Mr|Sir|Lord"}
 _SEXES = {"she": r"female|bitch|mare|woman|girl", "he": r"male|gelding|stallion|man|boy"}
 _FARTHEST = 60
@@ -41,7 +41,8 @@ def fill_in(
 ) -> str:
     """Replace the leaning pronouns of `body`, or only those of people, by what they stand for in the last turn.
 
-    A person who is not meant stands for none.
+    A person who is not meant stands for none. If no pronoun stands for anything sure, the content words of the last
+    question are added for the search.
     """
     pieces: list[str] = []
     done = 0
@@ -56,7 +57,15 @@ def fill_in(
             pieces += [body[done : match.start()], replacement]
             done = end
     filled = "".join([*pieces, body[done:]])
-    return attach(filled, talk) if not pieces and not only_people else filled
+    return filled if pieces or only_people else _beside_last(body, talk)
+
+
+def _beside_last(body: str, talk: Talk) -> str:
+    """Return a question as it is typed, with the last topic or, for what no topic stands, the words asked with last."""
+    if not any(_kind(body, match).startswith(("person", "thing")) for match in v.WORD.finditer(body)):
+        return attach(body, talk)
+    last = [word for word in v.words_of(talk.asked) if word.casefold() not in v.WH_WORDS | v.AUXILIARIES | v.PRONOUNS]
+    return f"{body.rstrip('?.! ')} ({' '.join(last)})" if last else body
 
 
 def attach(body: str, talk: Talk) -> str:
@@ -78,36 +87,59 @@ def attach(body: str, talk: Talk) -> str:
 
 
 def person(talk: Talk, pronoun: str = "their") -> str:
-    """Return whom 'he', 'her' or 'their' stand for: the answer to 'who', or a name, of which nothing says otherwise."""
+    """Return whom 'he', 'her' or 'their' stand for; '' if the last question leaves that open.
+
+    That is the answer to 'who', or a name of the question, of which nothing says otherwise, or whom it describes.
+    """
     for place in range(len(talk.turns), 0, -1):
         past = Talk(talk.turns[:place])
-        names = [name for name in names_in(past.asked) if not any(map(str.isdigit, name))]
-        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
-            if _may_be(past.answer, pronoun, talk):
-                return past.answer
-            names += [past.asked[start:end] for start, end in name_spans(past.asked)]  # 'Rex' of 'the owner of Rex'
-        if fitting := [name for name in names if _may_be(name, pronoun, talk)]:
+        is_named = past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer)
+        answers = _fitting([past.answer], pronoun, talk) if ASKS_WHO.match(past.asked) and is_named else []
+        if fitting := answers or _fitting(_people_in(past.asked), pronoun, talk):
             return fitting[0]
-    return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
+        if ASKS_WHO.match(past.asked):
+            return _role(past.asked)
+    is_called = talk.has_short_answer and talk.answer[:1].isupper() and not is_time(talk.answer)
+    return talk.answer if is_called and _fitting([talk.answer], pronoun, talk) else talk.topic
+
+
+def _people_in(asked: str) -> list[str]:
+    """Return the names in a question that may be those of people: 'the dog Rex' of 'the owner of the dog Rex'."""
+    spans = name_spans(asked)
+    places = {asked[start:end] for start, end in spans if re.search(r"\b(?:in|at) $", asked[:start])}
+    whole = {phrase.end: phrase.text for phrase in phrases(asked) if not v.JOINING & set(phrase.text.split())}
+    names = [*names_in(asked), *(whole.get(end, asked[start:end]) for start, end in spans)]
+    return [name for name in names if name not in places and not any(map(str.isdigit, name))]
+
+
+def _role(asked: str) -> str:
+    """Return whom a question asks for: 'the chair before Anna' of 'Who was the chair before Anna?'; '' if a deed."""
+    described = _WHO_IS.match(asked.rstrip("?.! "))
+    return described[1] if described else ""
 
 
 def thing(talk: Talk) -> str:
-    """Return the thing that 'it', 'they' or 'this' stand for: the last topic, or the answer to 'which' and 'what'."""
+    """Return the thing that 'it', 'they' or 'this' stand for: the last topic, or the answer to 'which' and 'what'.
+
+    A person is none: it is '' then.
+    """
     if talk.has_short_answer:
         if re.match(r"(?:\w+ )?what (?:is|are|was|were|do|does|did|has|have)\b", talk.asked, re.IGNORECASE):
-            return talk.topic if _names_a_thing(talk) else talk.answer
+            names_a_thing = any(not phrase.is_name and not is_time(phrase.text) for phrase in phrases(talk.asked))
+            return talk.topic if names_a_thing else talk.answer
         which = re.match(r"(?:\w+ )?which\s+([^\W\d_]+)", talk.asked, re.IGNORECASE)
         first = next(iter(phrases(talk.asked)), None)
         owned = re.search(r"\b(?:have|has|had|belongs? to)\b", talk.asked) is not None
-        is_thing = first is not None and not owned and first.head not in v.ATTRIBUTES
-        if which and first is not None and is_thing and first.text.startswith(which[1]):
+        if which and first and not owned and first.head not in v.ATTRIBUTES and first.text.startswith(which[1]):
             return f"the {first.text} {_ARTICLE.sub('', talk.answer)}"
-    return talk.topic
+    return "" if _is_person(talk.topic) else talk.topic
 
 
-def asks_who(talk: Talk) -> bool:
-    """Return whether the last question asks for a person."""
-    return re.match(r"(?:\w+ )?(?:who|whom|whose)\b", talk.asked, re.IGNORECASE) is not None
+def _is_person(name: str) -> bool:
+    """Return whether a title or a given name shows that a name is a person's."""
+    words = v.words_of(name)
+    titles = "|".join(_TITLES.values())
+    return v.are_names(words) and (words[0] in v.GIVEN_NAMES or re.fullmatch(titles, words[0]) is not None)
 
 
 def head_of(talk: Talk) -> str:
@@ -120,10 +152,9 @@ def head_of(talk: Talk) -> str:
             words = [word for word in v.words_of(part) if word.casefold() not in v.DETERMINERS]
             if len(words) > 1 and not any(map(v.is_name, words)):
                 return words[-1].casefold()  # 'insurance' of 'the insurer of the travel insurance'
-    if not named:
-        return ""
-    written = next((word for word in v.words_of(named[0].text) if word.casefold() == named[0].head), "")
-    return _kind_of(written, talk) or written if v.is_name(written) else named[0].head
+    head = named[0].head if named else ""
+    written = next((word for phrase in named[:1] for word in v.words_of(phrase.text) if word.casefold() == head), "")
+    return _kind_of(written, talk) or written if v.is_name(written) else head
 
 
 def _kind_of(name: str, talk: Talk) -> str:
@@ -135,42 +166,32 @@ def _kind_of(name: str, talk: Talk) -> str:
     return next((match[1].casefold() for match in called if match), "")
 
 
-def _may_be(name: str, pronoun: str, talk: Talk) -> bool:
-    """Return False if a title, a quoted document or an earlier pronoun says that the name is of the other sex."""
-    low = pronoun.casefold()
-    wanted = "he" if low in _HE else "she" if low in _SHE else ""
-    return not wanted or next(_told_of(name, talk), wanted) == wanted
+def _fitting(names: Sequence[str], pronoun: str, talk: Talk) -> list[str]:
+    """Return the names that are known to be of the sex of a pronoun, or else those of which nothing is known."""
+    wanted = v.SEXES.get(pronoun.casefold(), "")
+    told = {name: next(_told_of(name, talk), "") if wanted else "" for name in names}
+    return [name for name in names if told[name] == wanted] or [name for name in names if not told[name]]
 
 
 def _told_of(name: str, talk: Talk) -> Iterator[str]:
     """Yield 'he' or 'she' for all that tells the sex of a name, the surest first."""
     written = [word for word in v.words_of(name) if v.is_name(word)]
     words = [word for word in written if not any(re.fullmatch(titles, word) for titles in _TITLES.values())]
-    if words:
-        yield from _told_by_texts(name, words, talk)
-        yield from _told_by_pronouns(name, talk)
-
-
-def _told_by_texts(name: str, words: Sequence[str], talk: Talk) -> Iterator[str]:
+    if not words:
+        return
     full, first_names = " ".join(words), rf"(?:{re.escape(words[0])}\s+)?" if len(words) > 1 else ""
-    texts = [
-        name,
-        *(quote for turn in talk.turns[::-1] for quote in (turn.answer, *turn.quotes)),
-        *talk.texts_about(full),
-    ]
+    quotes = (quote for turn in talk.turns[::-1] for quote in (turn.answer, *turn.quotes))
+    texts = [name, *quotes, *talk.texts_about(full)]
     with_title = rf"\b(?:{{}})\b\.?\s+{first_names}{re.escape(words[-1])}\b"
     with_sex = rf"(?i)\b{re.escape(full)}\b[^.\n]{{{{0,{_FARTHEST}}}}}\b(?:{{}})\b"
-    for pattern, told in ((with_title, _TITLES), (with_sex, _SEXES)):
-        for text in texts:
-            yield from (pronoun for pronoun, said in told.items() if re.search(pattern.format(said), text))
-
-
-def _told_by_pronouns(name: str, talk: Talk) -> Iterator[str]:
+    yield from (told for text in texts for told, title in _TITLES.items() if re.search(with_title.format(title), text))
+    if words[0] in v.GIVEN_NAMES:
+        yield v.GIVEN_NAMES[words[0]]
+    yield from (told for text in texts for told, sex in _SEXES.items() if re.search(with_sex.format(sex), text))
     for turn in talk.turns[::-1]:
-        if name in turn.asked and name not in turn.question:
-            spoken = {word.casefold() for word in v.words_of(turn.question)}
-            if bool(spoken & _HE) != bool(spoken & _SHE):
-                yield "he" if spoken & _HE else "she"
+        spoken = {v.SEXES[word] for word in v.words_of(turn.question.casefold()) if word in v.SEXES}
+        if name in turn.asked and name not in turn.question and len(spoken) == 1:
+            yield from spoken
 
 
 def _kind(body: str, match: re.Match[str]) -> str:
@@ -188,8 +209,7 @@ def _kind(body: str, match: re.Match[str]) -> str:
         if _explained(before, low):
             return ""
         owns = low in v.POSSESSIVE and low != "hers" and bool(after) and following not in v.PREPOSITIONS
-        people = low in ("he", "him", "his", "she", "her", "hers")
-        base = "person" if people else "thing"
+        base = "person" if low in v.SEXES else "thing"
         return f"{base}'s" if owns else base
     if low in ("it", "this", "that", "these", "those"):
         return _thing_kind(body, low, before, following)
@@ -203,56 +223,48 @@ def _thing_kind(body: str, low: str, before: str, following: str) -> str:
         return ""  # 'this year' is explained by the calendar
     if low == "that" and before.strip() and following and following not in v.AUXILIARIES:
         previous = v.words_of(before.casefold())[-1:]
-        if previous and previous[0] not in v.PREPOSITIONS | v.AUXILIARIES and not v.is_verb(previous[0]):
+        if previous and previous[0] not in v.PREPOSITIONS and not v.is_verb(previous[0]):
             return ""  # 'the firm that repaired it'
     return "thing"
 
 
 def _explained(before: str, low: str) -> bool:
     """Return whether the question itself names what a pronoun stands for, before it."""
-    named = [phrase for phrase in phrases(before) if not re.match(r"(?:his|her|its|their)\b", phrase.text.casefold())]
-    names = [phrase for phrase in named if phrase.is_name]
-    if low in ("his", "her", "he", "she", "him", "hers"):
-        return (
-            bool(names) or any(phrase.text.casefold().startswith("the ") for phrase in named) and low in ("his", "her")
-        )
-    if low in ("its", "their"):
-        return bool(named)
-    return bool(re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())) and bool(
-        named
-    )
+    named = [one for one in phrases(before) if not re.match(r"(?:his|her|its|their)\b", one.text.casefold())]
+    if low in v.SEXES:
+        owns = low in ("his", "her")
+        return any(phrase.is_name or (owns and phrase.text.casefold().startswith("the ")) for phrase in named)
+    joins = re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())
+    return bool(named) and (low in ("its", "their") or joins is not None)
 
 
 def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tuple[str, int]:
     """Return what stands in place of a pronoun, and the end of what it replaces."""
     end = match.end()
-    if kind == "one":
-        return head_of(talk), end
-    if kind == "place":
-        return _place(talk), end
-    if kind == "time":
-        return _time(talk), end
+    if of_kind := {"one": head_of, "place": _place, "time": _time}.get(kind):
+        return of_kind(talk), end
     if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
         return event, end
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
-    they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
-    subject = person(talk, match[0]) if kind.startswith("person") or they else thing(talk)
+    if body[: match.start()].casefold() in ("who is ", "who was ") and (role := _sought(talk.asked)):
+        return role, end
+    people = match[0].casefold() in ("they", "them", "their") and (ASKS_WHO.match(talk.asked) or _is_person(talk.topic))
+    subject = person(talk, match[0]) if kind.startswith("person") or people else thing(talk)
     if kind.endswith("'s"):
         return _owned(subject, body, end)
-    if match[0].casefold() in ("this", "that", "these", "those"):
-        noun = re.match(r"\s+([^\W\d_]+)", body[end:])
-        if noun and noun[1].casefold() in ("one", "ones"):
-            return subject, end + noun.end()
-        if noun and not v.is_verb(noun[1].casefold()) and noun[1].casefold() not in v.PREPOSITIONS | v.STOP_WORDS:
-            head = v.stem(noun[1].casefold())
-            same = head in v.stems(v.content_words(subject))
-            return (
-                (subject, end + noun.end())
-                if same
-                else (f"the {noun[1]} of {subject}" if subject else "", end + noun.end())
-            )
-    return subject, end
+    return _demonstrated(subject, body, end) if match[0].casefold() in v.DETERMINERS & v.THINGS else (subject, end)
+
+
+def _demonstrated(subject: str, body: str, end: int) -> tuple[str, int]:
+    """Return what 'that one' or 'that agreement' is, with the noun: 'the agreement of the flat'."""
+    noun = re.match(r"\s+([^\W\d_]+)", body[end:])
+    word = noun[1].casefold() if noun else ""
+    is_one = word in ("one", "ones")
+    if noun is None or not is_one and (v.is_verb(word) or word in v.PREPOSITIONS | v.STOP_WORDS):
+        return subject, end
+    is_same = is_one or not subject or v.stem(word) in v.stems(v.content_words(subject))
+    return subject if is_same else f"the {noun[1]} of {subject}", end + noun.end()
 
 
 def _owned(subject: str, body: str, end: int) -> tuple[str, int]:
@@ -263,16 +275,20 @@ def _owned(subject: str, body: str, end: int) -> tuple[str, int]:
     return (f"{subject}'s" if subject else ""), end
 
 
+def _sought(asked: str) -> str:
+    """Return what 'it' is in 'Who was it before?': 'it that conducts the choir' after 'Who conducts the choir?'."""
+    does = _WHO_DOES.match(asked.rstrip("?.! "))
+    return f"it that {does[1]}" if does else _role(asked)
+
+
 def _event(talk: Talk) -> str:
     """Return what was done as a noun phrase: 'having the pump replaced' after 'By whom was the pump replaced?'."""
     asked = talk.asked.rstrip("?.! ")
     passive = re.match(r".*?\b(?:was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", asked, re.IGNORECASE)
-    if passive and any(word.endswith("ed") or word in v.PARTICIPLES for word in v.words_of(passive[1].casefold())):
+    if passive and any(map(v.is_participle, v.words_of(passive[1].casefold()))):
         return f"having {passive[1]}"
     done = re.match(r"who\s+(\w+)\s+(.+)$", asked, re.IGNORECASE)
-    if done and (done[1].endswith("ed") or done[1] in v.PARTICIPLES):
-        return f"having {done[2]} {done[1]}"
-    return ""
+    return f"having {done[2]} {done[1]}" if done and v.is_participle(done[1]) else ""
 
 
 def _amount(talk: Talk, *, is_compared: bool) -> str:
@@ -280,9 +296,9 @@ def _amount(talk: Talk, *, is_compared: bool) -> str:
 
     What 'is compared' ('and how much is it for oak?') is what an amount was asked of last.
     """
-    payable = [phrase.text for phrase in phrases(talk.asked) if phrase.head in v.PAYABLE]
+    payable = next((phrase.text for phrase in phrases(talk.asked) if phrase.head in v.PAYABLE), "")
     if payable or not is_compared:
-        return payable[0] if payable else ""
+        return payable
     priced = [turn.asked for turn in talk.turns[::-1] if _ASKS_PRICE.match(turn.asked)]
     compared = next((named[0].text for asked in priced if (named := phrases(asked))), "")
     return re.split(r"\s+(?:in|for|with)\s+", compared)[0]  # 'flooring' of 'flooring in larch'
@@ -290,8 +306,7 @@ def _amount(talk: Talk, *, is_compared: bool) -> str:
 
 def _place(talk: Talk) -> str:
     if re.match(r"(?:\w+ )?where\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
-        answer = talk.answer
-        return answer if answer.split()[0].casefold() in v.PREPOSITIONS else f"at {answer}"
+        return talk.answer if talk.answer.split()[0].casefold() in v.PREPOSITIONS else f"at {talk.answer}"
     places = [(start, end) for start, end in name_spans(talk.asked) if _is_place(talk.asked, start, end)]
     subject = talk.asked[slice(*places[-1])] if places else thing(talk)
     if not places and subject != talk.topic:  # 'the windows Danish ones' is what was chosen, and no place
@@ -310,7 +325,3 @@ def _time(talk: Talk) -> str:
         return f"on {talk.answer}"
     when = _WHEN.search(talk.asked)
     return f"{when[1].casefold()} {when[2]}" if when else ""
-
-
-def _names_a_thing(talk: Talk) -> bool:
-    return any(not phrase.is_name and not is_time(phrase.text) for phrase in phrases(talk.asked))

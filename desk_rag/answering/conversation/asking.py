@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation import scope as scopes
 from desk_rag.answering.conversation import small_talk, vocabulary
-from desk_rag.answering.conversation.follow_up import stand_alone
+from desk_rag.answering.conversation.follow_up import is_open, stand_alone
 from desk_rag.answering.conversation.turns import Request, Turn
 from desk_rag.answering.events import AnswerEvent, AskedAs, Finished
 from desk_rag.answering.questions.narrowing import is_mentioned, named_files
@@ -30,6 +30,7 @@ _MOST_PASSAGES = 60
 
 _MOST_ABOUT = 8
 """Passages with a name that are looked at for its title."""
+_OPEN = "The chat leaves open whom or what the question means: name it to be sure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,6 @@ def understand(request: Request, store: Store) -> Understood:
     if small_talk.kind_of(scope.question) is not None:
         return Understood(scope.question, "", scope.paths, request.limit)
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
-    last = earlier[-1] if earlier else None
     files = scope.paths if scope.named else named_files(store, scope.question, scope.paths).indexed
     standalone = request.asked_as or stand_alone(
         scope.question,
@@ -67,10 +67,9 @@ def understand(request: Request, store: Store) -> Understood:
     rewritten = standalone if standalone != scope.question else ""
     if scope.named:
         return Understood(standalone, rewritten, scope.paths, scope.paths)
-    if last is not None and last.limited_to and rewritten and not request.limit:
-        # A question that leans on the last one is about the same files.
-        return Understood(standalone, rewritten, last.limited_to, last.limited_to)
-    return Understood(standalone, rewritten, scope.paths, request.limit)
+    # A question that leans on the last one is about the same files.
+    same = earlier[-1].limited_to if earlier and rewritten and not request.limit else ()
+    return Understood(standalone, rewritten, same or scope.paths, same or request.limit)
 
 
 def answer(
@@ -84,6 +83,7 @@ def answer(
         yield from small_talk.answer(kind, request.question, engine.store, understood.under)
         return
     events = engine.ask(understood.asked, mode=request.mode, top_k=request.top_k, under=understood.under, stop=stop)
+    left_open = [_OPEN] if is_open(request.question, understood.rewritten) and not request.asked_as else []
     for event in events:
         if isinstance(event, Finished):
             by_kind = not event.answer.found
@@ -95,7 +95,7 @@ def answer(
             event = Finished(
                 replace(
                     event.answer,
-                    notices=(*event.answer.notices, *named, *_language_notice(understood.asked, engine)),
+                    notices=(*event.answer.notices, *named, *left_open, *_language_notice(understood.asked, engine)),
                     question=request.question,
                     asked_as=understood.rewritten,
                     limited_to=understood.limited_to,
@@ -132,7 +132,6 @@ def _quoted_stems(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
     last = next((turn for turn in earlier[::-1] if turn.paths), None)
     if last is None:
         return frozenset()
-    texts = [*last.quotes, *last.headings]
-    for path in last.paths:
-        texts += [passage.chunk.text for passage in store.passages_of(path)[:_MOST_PASSAGES]]
+    read = (passage.chunk.text for path in last.paths for passage in store.passages_of(path)[:_MOST_PASSAGES])
+    texts = [*last.quotes, *last.headings, *read]
     return vocabulary.stems([word for text in texts for word in vocabulary.content_words(clean(text))])

@@ -29,10 +29,8 @@ def is_fragment(body: str, *, joined: bool) -> bool:
     words = [word.casefold() for word in written]
     if not words or len(words) > _MOST_WORDS or any(v.is_auxiliary(written, place) for place in range(len(words))):
         return False
-    if _is_other_wh(words):
-        return True
-    if any(word in v.WH_WORDS for word in words[_leading_wh(words) :]):
-        return False
+    if _is_other_wh(words) or any(word in v.WH_WORDS for word in words[_leading_wh(words) :]):
+        return _is_other_wh(words)
     begins = words[0] in v.PREPOSITIONS | v.DETERMINERS | v.POSSESSIVE or words[0].isdecimal() or len(words) == 1
     return joined or (begins and body.rstrip().endswith("?"))
 
@@ -77,7 +75,7 @@ def _other_wh(fragment: str, question: str, talk: Talk) -> str:
     auxiliary = re.search(rf"\b(?:{'|'.join(sorted(v.AUXILIARIES))})\b", question, re.IGNORECASE)
     if auxiliary is None:
         verb, _, rest = re.sub(r"^\w+\s+", "", question).partition(" ")
-        if verb.endswith("ed") or verb in v.PARTICIPLES:  # 'When?' after 'Who planted the pear tree?'
+        if v.is_participle(verb):  # 'When?' after 'Who planted the pear tree?'
             return f"{fragment} was {rest} {verb}"
         return " ".join(part for part in (fragment, answer, verb, rest) if part)
     before, rest = question[: auxiliary.start()], question[auxiliary.end() :].strip()
@@ -99,21 +97,16 @@ def _ordinal(fragment: str, question: str, talk: Talk) -> str:
     if len(items) > place and len(items) > 1:
         return f"{question} {items[place]}"
     head = antecedents.head_of(talk)
-    if not head:
-        return ""
-    return re.sub(rf"\b(?:the |a |an )?{re.escape(head)}\b", f"the {named[1]} {head}", question, count=1)
+    ordinal = rf"\b(?:the |a |an )?{re.escape(head)}\b"
+    return re.sub(ordinal, f"the {named[1]} {head}", question, count=1) if head else ""
 
 
 def _attribute(fragment: str, question: str, talk: Talk) -> str:
     """'And the price?' asks about a property of what was spoken of."""
     own = phrases(f"is {fragment}")
     siblings = {v.stem(word) for phrase in phrases(question) for word in v.content_words(phrase.text)}
-    if (
-        not own
-        or own[0].head not in v.ATTRIBUTES
-        or v.stem(own[0].head) in siblings
-        or re.search(r"\b(?:of|for)\b", fragment)
-    ):
+    asks_property = bool(own) and own[0].head in v.ATTRIBUTES and v.stem(own[0].head) not in siblings
+    if not asks_property or re.search(r"\b(?:of|for)\b", fragment):
         return ""
     text = fragment if fragment.split()[0].casefold() in v.DETERMINERS else f"the {fragment}"
     if antecedents.leans(fragment):
@@ -139,8 +132,8 @@ def _date(fragment: str, question: str, _talk: Talk) -> str:
 
 def _with_date(question: str, fragment: str, new: re.Match[str]) -> str:
     """Return the last question with the given parts of its date exchanged and the larger parts kept."""
-    dates = [match for match in _DAY_OF_YEAR.finditer(question) if match.start() and (match["month"] or match["year"])]
-    old = next(iter(dates), None)
+    dates = (match for match in _DAY_OF_YEAR.finditer(question) if match.start() and (match["month"] or match["year"]))
+    old = next(dates, None)
     if old is None and fragment.isdecimal() and not new["year"]:
         return ""
     if old is None:
@@ -161,7 +154,8 @@ def _after_preposition(fragment: str, question: str, talk: Talk) -> str:
     whole = antecedents.fill_in(rest, talk) if antecedents.leans(rest) else rest
     names = name_spans(question)
     has_article = rest.split()[0].casefold() in v.DETERMINERS
-    if names and (name_spans(f" {whole}") or not has_article):
+    is_same = bool(names) and re.search(rf"\b{first}\s+$", question[: names[-1][0]], re.IGNORECASE) is not None
+    if names and (name_spans(f" {whole}") or (is_same and not has_article)):
         start, end = names[-1]
         if has_article:  # 'the flat in Elm Road' for 'the flat in Mill Quay 7'
             start = next((phrase.start for phrase in phrases(question) if phrase.end == end and phrase.is_name), start)
@@ -186,14 +180,10 @@ def _name(fragment: str, question: str, _talk: Talk) -> str:
     if fragment.isdecimal():
         numbers = [match for match in re.finditer(r"\b\d+\b", question) if not _YEAR.fullmatch(match[0])]
         return f"{question[: numbers[-1].start()]}{fragment}{question[numbers[-1].end() :]}" if numbers else ""
-    owns = re.search(r"['’]s?$", fragment) is not None
-    owner = re.search(r"(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", question[1:])
-    if owner:
-        start, end = owner.start() + 1, owner.end() + 1
-        return f"{question[:start]}{fragment if owns else fragment + chr(39) + 's'}{question[end:]}"
-    for start, end in name_spans(question):
-        return f"{question[:start]}{fragment}{question[end:]}"
-    return ""
+    owner = re.search(r"(?<!^)(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", question)
+    ending = "'s" if owner and not re.search(r"['’]s?$", fragment) else ""
+    start, end = owner.span() if owner else next(iter(name_spans(question)), (0, 0))
+    return f"{question[:start]}{fragment}{ending}{question[end:]}" if end else ""
 
 
 def _phrase(fragment: str, question: str, talk: Talk) -> str:
@@ -211,9 +201,9 @@ def _phrase(fragment: str, question: str, talk: Talk) -> str:
     if tail := _time_tail(old.text):
         old = replace(old, text=old.text[: -len(tail[1])], end=old.end - len(tail[1]))
     start, end = _replaced(old, same_head=bool(words) and v.stem(old.head) == v.stem(words[-1]))
-    is_several = re.search(r"(?<![su])s$|\band\b", fragment) is not None
-    before = re.sub(r"\b(?:is|are)(?=\s+$)", "are" if is_several else "is", question[: old.start + start])
-    before = re.sub(r"\b(?:was|were)(?=\s+$)", "were" if is_several else "was", before)
+    is_are, was_were = ("are", "were") if re.search(r"(?<![su])s$|\band\b", fragment) else ("is", "was")
+    before = re.sub(r"\b(?:is|are)(?=\s+$)", is_are, question[: old.start + start])
+    before = re.sub(r"\b(?:was|were)(?=\s+$)", was_were, before)
     return f"{before}{fragment}{question[old.start + end :]}"
 
 

@@ -10,9 +10,10 @@ from desk_rag.answering.conversation import vocabulary as v
 _ARTICLES = v.DETERMINERS | frozenset(v.ORDINALS)
 """A word after one of these is a noun, even if it can be a verb: 'the repair', 'the second work day'."""
 _OTHERS = frozenset(
-    ("i", "we", "you", "me", "us", "and", "or", "not", "much", "many", "long", "often", "if", "because", "one", "ones")
+    ("and", "or", "not", "much", "many", "long", "often", "if", "because", "one", "ones")
     + ("now", "currently", "still", "already", "yet", "ever", "never", "always")
 )
+_SMALL = _OTHERS | v.AUXILIARIES | v.WH_WORDS | v.PREPOSITIONS | v.PRONOUNS | v.PLACES | v.TIMES
 _BE = frozenset(("is", "are", "was", "were"))
 _BE_SO_WITH = frozenset(("with", "about", "in", "at", "on"))
 _QUANTITIES = frozenset(("much", "many"))
@@ -47,15 +48,12 @@ def phrases(question: str) -> list[Phrase]:
     place = 0
     while place < len(words):
         end = _end_of(words, place, question, nouns) if _begins(words, place) else place
-        if place < last_verb < end:
-            end = last_verb
-        if end == place:
-            place += 1
-            continue
-        start, stop = words[place].start(), words[end - 1].end()
-        inner = [words[index][0] for index in range(place, end)]
-        in_order.append(Phrase(question[start:stop], start, stop, v.are_names(inner)))
-        place = end
+        end = last_verb if place < last_verb < end else end
+        if end > place:
+            start, stop = words[place].start(), words[end - 1].end()
+            are_names = v.are_names([word[0] for word in words[place:end]])
+            in_order.append(Phrase(question[start:stop], start, stop, are_names))
+        place = max(end, place + 1)
     return in_order
 
 
@@ -88,6 +86,8 @@ def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozen
         low = words[end][0].casefold()
         if end > place and re.search(r"[,;:?!()]", question[words[end - 1].end() : words[end].start()]):
             break
+        if end > place and _is_whole(words, place, end):
+            break
         if low in v.JOINING and end > place and _continues(words, end):
             end += 2 if words[end + 1][0].casefold() in v.DETERMINERS else 1
             continue
@@ -102,6 +102,15 @@ def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozen
             break
         end += 1
     return end
+
+
+def _is_whole(words: list[re.Match[str]], place: int, end: int) -> bool:
+    """Return whether a time or a name ends here: 'evening | at Mill Road', 'Mill Road | on site', 'Nora | staying'."""
+    following = words[end][0].casefold()
+    if v.are_names([word[0] for word in words[place:end]]):
+        is_subject = place > 0 and words[place - 1][0].casefold() in _BE
+        return following == "on" or (is_subject and following.endswith("ing"))
+    return end == place + 1 and following in v.JOINING and words[place][0].casefold() in v.TIME_NOUNS
 
 
 def _is_state(words: list[re.Match[str]], place: int) -> bool:
@@ -144,12 +153,10 @@ def _last_verb(words: list[re.Match[str]]) -> int:
 
 def _continues(words: list[re.Match[str]], place: int) -> bool:
     """Return whether the preposition at `place` is followed by a noun that belongs to the phrase."""
-    if place + 1 >= len(words):
-        return False
-    following = words[place + 1][0]
-    if following.casefold() in v.DETERMINERS:
-        return place + 2 < len(words) and not _is_small(words[place + 2][0])
-    return not _ends(following)
+    following = [word[0] for word in words[place + 1 : place + 3]]
+    if following and following[0].casefold() in v.DETERMINERS:
+        return len(following) > 1 and not _is_small(following[1])
+    return bool(following) and not _ends(following[0])
 
 
 def _ends(word: str) -> bool:
@@ -159,7 +166,5 @@ def _ends(word: str) -> bool:
 
 def _is_small(word: str) -> bool:
     low = word.casefold()
-    if v.is_name(word) and low not in v.WH_WORDS | v.AUXILIARIES | v.DETERMINERS:
-        return False
-    small = v.AUXILIARIES | v.WH_WORDS | v.PREPOSITIONS | v.PERSONAL | v.POSSESSIVE | v.THINGS | v.PLACES | v.TIMES
-    return low in small or low in _OTHERS
+    is_name = v.is_name(word) and low not in v.WH_WORDS | v.AUXILIARIES | v.DETERMINERS
+    return not is_name and low in _SMALL

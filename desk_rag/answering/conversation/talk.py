@@ -12,7 +12,6 @@ from desk_rag.answering.conversation.turns import Turn
 
 _LONGEST_ANSWER = 6
 """Words of an answer that can stand for a pronoun; a longer one is a sentence."""
-_MOST_TURNS = 5
 _MONTHS = frozenset(month.capitalize() for month in v.MONTHS)
 _WH_NOUN = re.compile(
     r"(?:\w+ )?(?:which|what|how many)\s+(?!(?:is|are|was|were|do|does|did|has|have)\b)", re.IGNORECASE
@@ -20,7 +19,7 @@ _WH_NOUN = re.compile(
 _NAMED_OWNER = re.compile(r".*?\b(?:for|in|at)\s+((?:[A-Z][\w.-]*|\d+\w?)(?:\s+(?:[A-Z][\w.-]*|\d+\w?))*)$")
 _NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:(?:the\s+)?[A-Z][\w.-]*|\d+[a-z]?\b))*")
 _ASKS_PROPERTY = re.compile(r"(?:what|who) (?:is|are|was|were) (?:the|our|my)\b", re.IGNORECASE)
-_ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
+ASKS_WHO = re.compile(r"(?:\w+ )?(?:who|whom|whose)\b", re.IGNORECASE)
 _ASKS_WHETHER = re.compile(r"(?:is|are|was|were)\s+(?!there\b)", re.IGNORECASE)
 _ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
 
@@ -51,7 +50,8 @@ class Talk:
     @property
     def has_short_answer(self) -> bool:
         """True if the last answer was found and is a name or a phrase rather than a sentence."""
-        return self.turns[-1].found and 0 < len(self.answer.split()) <= _LONGEST_ANSWER
+        is_short = 0 < len(self.answer.split()) <= _LONGEST_ANSWER
+        return self.turns[-1].found and is_short and self.answer.casefold() not in v.PRONOUNS
 
     @property
     def topic(self) -> str:
@@ -60,19 +60,16 @@ class Talk:
         A property that was asked for ('the excess', 'her phone number') is no topic: what it belongs to is, which an
         earlier question or the heading of the quoted passage names.
         """
-        people = {turn.answer.strip(" .\n") for turn in self.turns if _ASKS_WHO.match(turn.asked)}
+        people = {turn.answer.strip(" .\n") for turn in self.turns if ASKS_WHO.match(turn.asked)}
         for turn in self.turns[::-1]:
             if things := _things(turn.asked):
                 return things[0] if len(things) > 1 and _ASKS_OF.match(turn.asked) else things[-1]
             names = [name for name in names_in(turn.asked) if name not in people]
             if turn is self.turns[-1] and names:
-                if earlier := self._thing_of_heading():
-                    return earlier
-                return names[0]
-        bare = [phrase.text for turn in self.turns[::-1] for phrase in phrases(turn.asked) if not is_time(phrase.text)]
-        if bare:
-            return bare[0]
-        return next((turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings), "")
+                return self._thing_of_heading() or names[0]
+        bare = (phrase.text for turn in self.turns[::-1] for phrase in phrases(turn.asked) if not is_time(phrase.text))
+        titles = (turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings)
+        return next(bare, next(titles, ""))
 
     @property
     def thing(self) -> str:
@@ -93,30 +90,16 @@ class Talk:
 
     def _thing_of_heading(self) -> str:
         """Return the newest thing asked about that the heading of the quoted passage names."""
-        headings = [heading for turn in self.turns for heading in turn.headings]
-        known = v.stems(v.content_words(" ".join(headings)))
-        for turn in self.turns[::-1]:
-            for thing in _things(turn.asked):
-                if v.stems(v.content_words(thing)) & known:
-                    return thing
-        return ""
-
-
-def talk_of(turns: Sequence[Turn], texts_about: Callable[[str], Sequence[str]] = no_texts) -> Talk:
-    """Return the last turns of a conversation that has some."""
-    return Talk(tuple(turns[-_MOST_TURNS:]), texts_about)
+        known = v.stems(v.content_words(" ".join(heading for turn in self.turns for heading in turn.headings)))
+        things = (thing for turn in self.turns[::-1] for thing in _things(turn.asked))
+        return next((thing for thing in things if v.stems(v.content_words(thing)) & known), "")
 
 
 def names_in(asked: str) -> list[str]:
     """Return the names in a question, times left out: 'Mirjam Holt' of 'Mirjam Holt's phone number'."""
-    phrases_so_far = []
-    for phrase in phrases(asked):
-        owner = re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", phrase.text + " ")
-        text = owner[1] if owner and "'" in phrase.text.replace("’", "'") else phrase.text
-        words = v.words_of(text)
-        if v.are_names(words) and not is_time(text) and not text[:1].isdigit():
-            phrases_so_far.append(text)
-    return phrases_so_far
+    owners = (re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", f"{phrase.text} ") for phrase in phrases(asked))
+    texts = [owner[1] if owner else phrase.text for owner, phrase in zip(owners, phrases(asked), strict=True)]
+    return [text for text in texts if v.are_names(v.words_of(text)) and not is_time(text) and not text[:1].isdigit()]
 
 
 def name_spans(asked: str) -> list[tuple[int, int]]:
@@ -126,7 +109,7 @@ def name_spans(asked: str) -> list[tuple[int, int]]:
         words = match[0].split()
         while words and (is_time(words[-1]) and len(words) > 1 and is_time(words[-2]) or words[-1] in _MONTHS):
             words.pop()
-        if words and not is_time(" ".join(words)):
+        if words and words != ["I"] and not is_time(" ".join(words)):
             spans.append((match.start(), match.start() + len(" ".join(words))))
     return spans
 
@@ -140,7 +123,7 @@ def is_time(text: str) -> bool:
 
 def _things(asked: str) -> list[str]:
     """Return the noun phrases that name things; 'the price of the boiler' names the boiler."""
-    phrases_so_far = []
+    things = []
     known = [phrase for phrase in phrases(asked) if not is_time(phrase.text)]
     if len(known) > 1 and _WH_NOUN.match(asked) and _asks_for_first(known, asked):
         known = known[1:]
@@ -149,24 +132,20 @@ def _things(asked: str) -> list[str]:
     for phrase in known:
         text = _without_time(phrase.text)
         owner = re.match(r".*?\bof\s+(.+)", text) or _NAMED_OWNER.match(text)
-        if phrase.is_name:
-            continue
-        if phrase.head in v.ATTRIBUTES or (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
-            if owner:
-                phrases_so_far.append(owner[1])
-            elif _is_more_than_a_property(text):
-                phrases_so_far.append(text)
-            elif owner_words := _owning_words(text):
-                phrases_so_far.append(owner_words)
-            continue
-        phrases_so_far.append(phrase.text)
-    return phrases_so_far
+        if phrase.is_name or (phrase.head.removesuffix("s") in v.TIME_NOUNS and _follows_preposition(phrase, asked)):
+            continue  # 'on concert days' says when
+        if phrase.head not in v.ATTRIBUTES and not (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
+            things.append(phrase.text)
+        elif owner:
+            things.append(owner[1])
+        else:
+            things.append(text if _is_more_than_a_property(text) else _owning_words(text))
+    return [thing for thing in things if thing]
 
 
 def _asks_for_first(known: Sequence[Phrase], asked: str) -> bool:
     """Return whether the first phrase belongs to the question word: 'fuel' in 'What fuel does the engine need?'."""
-    before = asked[: known[0].start].split()
-    return bool(before) and before[-1].casefold() in ("which", "what", "many")
+    return asked[: known[0].start].casefold().split()[-1:] in (["which"], ["what"], ["many"])
 
 
 def _without_time(text: str) -> str:
@@ -176,21 +155,17 @@ def _without_time(text: str) -> str:
 
 
 def _follows_preposition(phrase: Phrase, asked: str) -> bool:
-    before = v.words_of(asked[: phrase.start])
-    return bool(before) and before[-1].casefold() in v.PREPOSITIONS
+    return not v.PREPOSITIONS.isdisjoint(v.words_of(asked[: phrase.start].casefold())[-1:])
 
 
 def _owning_words(text: str) -> str:
     """Return what two words or more before a property name: 'the car insurance' in 'the car insurance premium'."""
-    *before, _ = text.split()
-    content = [word for word in before if v.is_content(word.casefold())]
-    is_property = any(word.casefold() in v.ATTRIBUTES for word in content)
-    return " ".join(before) if len(content) > 1 and not is_property else ""
+    before = text.rpartition(" ")[0]
+    content = v.content_words(before)
+    return before if len(content) > 1 and not v.ATTRIBUTES & set(content) else ""
 
 
 def _is_more_than_a_property(text: str) -> bool:
     """Return whether a phrase such as 'the fee for plot 27' or 'the Gull room' names one thing of its kind."""
-    if re.search(r"['’]s?\s", text):
-        return False
-    words = v.words_of(text)
-    return any(word.casefold() in v.JOINING for word in words) or any(map(v.is_name, words))
+    is_owned = re.search(r"['’]s?\s", text) is not None
+    return not is_owned and any(word.casefold() in v.JOINING or v.is_name(word) for word in v.words_of(text))

@@ -28,6 +28,9 @@ POSSESSIVE = _words("his her hers their theirs its")
 THINGS = _words("it this that these those them they")
 PLACES = _words("there")
 TIMES = _words("then")
+SEXES = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
+"""The pronouns of one person, and for whom they stand."""
+PRONOUNS = PERSONAL | POSSESSIVE | THINGS | SEXES.keys() | _words("i we you me us")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 MONTHS = frozenset(dates.MONTHS)
 WEEKDAYS = _words("monday tuesday wednesday thursday friday saturday sunday")
@@ -36,35 +39,52 @@ TIME_NOUNS = SEASONS | _words("year month week morning evening afternoon time da
 BARE_WH = WH_WORDS | PREPOSITIONS | _words("much many long often far old exactly else")
 """Words of a fragment such as 'By whom?' or 'Since when exactly?'."""
 ATTRIBUTES = _words(
-    "excess premium "
-    "price cost costs fee fees deposit rent salary amount total budget discount fine penalty tax date deadline "
-    "time times duration length width height weight size colour color capacity area distance temperature speed "
-    "age name names number phone telephone address email e-mail owner author reason cause result outcome status "
+    "excess premium price cost costs fee fees deposit rent salary amount total budget discount fine penalty tax date "
+    "deadline time times duration length width height weight size colour color capacity area distance temperature "
+    "speed age name names number phone telephone address email e-mail owner author reason cause result outcome status "
     "warranty guarantee model brand type version password code contact supplier manufacturer maker address place "
     "location venue room hours website recipe ingredients dose dosage notice term interest rate"
 )
 """Nouns that name a property, so that 'and the price?' asks about what was spoken of before."""
 OF_PEOPLE = _words("phone telephone number email e-mail address name names age salary contact")
 """Properties that a person has; others belong to the thing that was spoken of."""
+GIVEN_NAMES = dict.fromkeys(
+    _words(
+        "Alice Anita Anna Anne Barbara Beatriz Carla Carmen Caroline Catherine Charlotte Christine Clara Claire Diana "
+        "Dorothy Edith Elena Elizabeth Emily Emma Esther Eva Fiona Hannah Helen Helena Helga Ines Ingrid Irene Isabel "
+        "Jane Janet Joanna Judith Julia Karen Laura Linda Louise Lucy Margaret Maria Marie Martha Mary Miriam Mirjam "
+        "Nadia Nina Nora Olivia Patricia Paula Petra Priya Rachel Rebecca Rosa Ruth Sarah Sofia Sophie Susan Ursula"
+    ),
+    "she",
+) | dict.fromkeys(
+    _words(
+        "Adam Adrian Alan Albert Andrew Anthony Arthur Ben Bernard Boris Brian Callum Carl Daniel David Derek Edward "
+        "Eric Frank Frederick George Gerald Gordon Graham Harold Henry Howard Hugh Ian Ivan James Jeremy John Jonas "
+        "Josh Karl Keith Kenneth Kevin Lars Malcolm Marco Martin Matthew Michael Neil Nicholas Nigel Oliver Omar Otto "
+        "Patrick Paul Peter Philip Piet Richard Robert Roger Simon Stephen Sven Thomas Tim Tobias Tom Walter William"
+    ),
+    "he",
+)
+"""Given names that tell whether 'he' or 'she' stands for a person."""
 PAYABLE = _words("price cost costs fee fees deposit rent salary fine penalty premium tax amount invoice bill")
 VERBS = _words(
-    "agree allow allows answer apply arrive ask attend begin begins belong belongs book bought break bring build "
-    "built buy call came change charge charges check choose chose close closes come comes contain contains cost costs "
-    "cover covers cut decide describe die do done drive drove eat end ends expire expires fail fall fell find finish "
-    "finishes fit fits fix gave get gets give given gives go goes going gone got grow had hang hangs happen "
-    "happened hear held help hold holds hire include includes join keep keeps kept know last lasts lay lead leads "
-    "learn leave leaves left lend lie lies like live lives look lost made make makes mean means meet meets met "
-    "move need needs offer open opens order own owns paid paint park pay pays pick plan play print prove put "
-    "raise ran reach read receive remove rent repair replace report reports return rise rises run runs said sang "
-    "sat save say says see sell sells send sent serve serves set share show sign sing sit sits sleep sold speak "
-    "spent stand stands start starts stay stays stood stop stops store support take takes taken talk taught teach "
-    "teaches tell think throw told took train travel tune turn use uses visit wait want wants wash watch water "
-    "wear weigh weighs went win won work works write wrote written"
+    "agree allow allows answer apply arrive ask attend begin begins belong belongs book bought break bring build built "
+    "buy call came change charge charges check choose chose close closes come comes contain contains cost costs cover "
+    "covers cut decide describe die do done drive drove eat end ends expire expires fail fall fell find finish "
+    "finishes fit fits fix gave get gets give given gives go goes going gone got grow had hang hangs happen happened "
+    "hear held help hold holds hire include includes join keep keeps kept know last lasts lay lead leads learn leave "
+    "leaves left lend lie lies like live lives look lost made make makes mean means meet meets met move need needs "
+    "offer open opens order own owns paid paint park pay pays pick plan play print prove put quote quoted quotes raise "
+    "ran reach read receive remove rent repair replace report reports return rise rises run runs said sang sat save "
+    "say says see sell sells send sent serve serves set share show sign sing sit sits sleep sold speak spent stand "
+    "stands start starts stay stays stood stop stops store support take takes taken talk taught teach teaches tell "
+    "think throw told took train travel tune turn use uses visit wait want wants wash watch water wear weigh weighs "
+    "went win won work works write wrote written"
 )
 PREDICATES = _words(
     "valid due open old long large big heavy high wide deep far fast expensive cheap available allowed included "
-    "responsible missing located ready free full late early broken important needed necessary possible best "
-    "insured closed kept sold made paid bought held found hidden lost stored"
+    "responsible missing located ready free full late early broken important needed necessary possible best insured "
+    "closed kept sold made paid bought held found hidden lost stored"
 )
 """Adjectives and participles that end a noun phrase which the question asks something about."""
 PARTICIPLES = _words(
@@ -74,12 +94,13 @@ PARTICIPLES = _words(
 NOUNS_BEHIND_BE = _words(
     "book build call change charge charges check close cost costs cover cut drive end ends fall fit grow help hire lay "
     "lead lie look make move need needs offer order park pay pick plan play print rent repair report reports return "
-    "rise run show sign start stay stop store support talk train travel turn use uses visit wait watch water work works"
+    "rise run show sign start stay stop store support talk train travel turn use uses visit wait watch water work "
+    "works"
 )
 """Verbs that are nouns too, and nouns they are behind 'is': 'What is the monthly rent for the flat?'"""
 _VAGUE = _words(
-    "much many long often far old big large high exactly also too else then still now please tell say says said"
-    " mention happen happened cost costs"
+    "much many long often far old big large high exactly also too else then still now please tell say says said "
+    "mention happen happened cost costs"
 )
 _NOT_PARTICIPLES = _words("bed shed seed feed need speed weed red hundred unit-linked united embed")
 
@@ -97,7 +118,7 @@ def content_words(text: str) -> list[str]:
 def is_content(word: str) -> bool:
     """Return whether a lower-case word says what a question is about."""
     plain = word.removesuffix("'s").removesuffix("’s")
-    leaning = PERSONAL | POSSESSIVE | THINGS | PLACES | TIMES | {"one", "ones"}
+    leaning = PRONOUNS | PLACES | TIMES | {"one", "ones"}
     return plain not in STOP_WORDS and plain not in _VAGUE and plain not in leaning
 
 
@@ -105,6 +126,11 @@ def is_verb(word: str) -> bool:
     """Return whether a lower-case word ends the noun phrase before it: a verb, a participle or a predicate."""
     participle = len(word) > 4 and word.endswith("ed") and word not in _NOT_PARTICIPLES
     return word in VERBS or word in PREDICATES or word in AUXILIARIES or participle
+
+
+def is_participle(word: str) -> bool:
+    """Return whether a lower-case word says what was done: 'repaired', 'built'."""
+    return word.endswith("ed") or word in PARTICIPLES
 
 
 def is_auxiliary(words: Sequence[str], place: int) -> bool:

@@ -298,3 +298,101 @@ def test_what_is_said_of_somebody_is_no_topic_and_an_earlier_one_comes_back(
         turn(before, "yes"),
     ]
     assert stand_alone(question, turns) == alone
+
+
+CHAIR = turn("Who is the chair of the parents committee?", "Anna Lindqvist")
+BEFORE_HER = "Who was the chair of the parents committee before Anna Lindqvist?"
+NORA = turn("When does Nora go to Porto?", "9 February")
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        ([CHAIR], "Who was it before her?", BEFORE_HER),
+        ([turn("Who conducts the choir?", "Clara Roe")], "Who was it before her?",
+         "Who was it that conducts the choir before Clara Roe?"),
+        ([CHAIR, turn(BEFORE_HER, "Bernard Moss")], "Where did he move?", "Where did Bernard Moss move?"),
+        ([CHAIR, turn(BEFORE_HER, "Judith Okafor")], "Where did he move?",
+         "Where did the chair of the parents committee before Anna Lindqvist move?"),
+        ([turn("Did Tom call Anna?", "yes")], "What is her number?", "What is Anna's number?"),
+        ([turn("Did Rook call Anna?", "yes")], "What is her number?", "What is Anna's number?"),
+        ([turn("Did Mrs Rook call Tom?", "yes")], "What is his number?", "What is Tom's number?"),
+        ([turn("Who is the owner of Rufus?", "Mrs Gray")], "And which vet does he use?", "Which vet does Rufus use?"),
+    ],
+)  # fmt: skip
+def test_he_and_she_agree_with_a_given_name_or_stand_for_whom_the_question_describes(
+    before: list[Turn], question: str, alone: str
+) -> None:
+    assert stand_alone(question, before) == alone
+
+
+@pytest.mark.parametrize(
+    ("refused", "question", "alone"),
+    [
+        ("what did Harker quote first, and what later?", "And how long is his guarantee?",
+         "How long is Harker's guarantee?"),
+        ("Who repaired the boiler in 2022?", "What is her phone number?",
+         "What is her phone number (repaired the boiler in 2022)?"),
+    ],
+)  # fmt: skip
+def test_a_refused_question_counts_and_nobody_of_an_earlier_one_takes_its_place(
+    refused: str, question: str, alone: str
+) -> None:
+    assert stand_alone(question, [NORA, turn(refused)]) == alone
+
+
+def test_words_in_brackets_are_whole_phrases_for_the_next_question() -> None:
+    asked = "What is her phone number (serviced the boiler last)?"
+    assert stand_alone("And what does it cost?", [turn("Who serviced the boiler last?"), turn(asked)]) == (
+        "What does the boiler cost?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        (
+            "Who is Nora going to stay with in Porto?",
+            "How much is it?",
+            "How much is it (Nora going to stay with in Porto)?",
+        ),
+        ("Who is Nora staying with?", "What does it cost?", "What does it cost (Nora staying with)?"),
+        ("Where does Mrs Gray live?", "Is it insured?", "Is it insured (Mrs Gray live)?"),
+        ("When was Nora's clarinet bought?", "What did it cost?", "What did Nora's clarinet cost?"),
+        ("When was the Heron built?", "What did it cost?", "What did the Heron cost?"),
+    ],
+)
+def test_it_is_never_a_person(before: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before, "9 February")]) == alone
+
+
+@pytest.mark.parametrize("pronoun", ["He", "she", "Them"])
+def test_a_pronoun_is_no_answer_to_take_up(pronoun: str) -> None:
+    last = turn("Who made the kitchen window?", pronoun)
+    assert stand_alone("Which wood did he take?", [last]) == "Which wood did he take (made the kitchen window)?"
+    assert stand_alone("What does he ask for it?", [last]) == "What does he ask for the kitchen window?"
+
+
+def test_another_customer_takes_the_place_of_the_customer_and_not_of_i() -> None:
+    last = turn("What did I invoice Brockhurst in 2025?", "100")
+    assert stand_alone("and Pelican Pharma?", [last]) == "What did I invoice Pelican Pharma in 2025?"
+
+
+def test_a_time_without_a_date_is_added_and_leaves_the_place_the_topic() -> None:
+    rent = turn("What is the rent per evening at Mill Road?", "38 pounds")
+    alone = stand_alone("And on concert days?", [rent])
+    assert alone == "What is the rent per evening at Mill Road on concert days?"
+    agreement = "Who signed the agreement of Mill Road?"
+    assert stand_alone("Who signed that agreement?", [rent, turn(alone, "95 pounds")]) == agreement
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        ("Who skippers the boat Heron?", "What is her registration number?",
+         "What is the boat Heron's registration number?"),
+        ("What is Biscuit allergic to?", "How heavy is he?", "How heavy is Biscuit?"),
+    ],
+)  # fmt: skip
+def test_a_boat_and_a_dog_are_he_and_she_too(before: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before)]) == alone

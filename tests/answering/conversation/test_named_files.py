@@ -67,3 +67,14 @@ def test_he_is_looked_for_in_the_file_that_is_named(engine: AnswerEngine) -> Non
     assert (there.asked_as, "300 euros" in there.text) == ("", True)
     known = (Turn(question, question, "Jonas Weil", found=True),)
     assert asked(engine, "@notes/quay.txt how much does he ask?", known).asked_as == "How much does Jonas Weil ask?"
+
+
+def test_an_answer_says_that_the_chat_leaves_open_who_is_meant(engine: AnswerEngine) -> None:
+    refused = Turn("Who painted the quay in 2022?", "Who painted the quay in 2022?", "", found=False)
+    answer = asked(engine, "How many euros does she ask?", (refused,))
+    assert answer.asked_as == "How many euros does she ask (painted the quay in 2022)?"
+    assert any("leaves open whom" in notice for notice in answer.notices)
+    weil = Turn("Who mends the quay?", "Who mends the quay?", "Jonas Weil", found=True)
+    named = asked(engine, "How many euros does he ask?", (weil,))
+    assert named.asked_as == "How many euros does Jonas Weil ask?"
+    assert not any("leaves open whom" in notice for notice in named.notices)

@@ -248,7 +248,7 @@ async def test_search_results_are_no_turn_to_lean_on_and_are_not_saved(running: 
     async with running(backend) as pilot:
         await ask(pilot, "/boiler")
         await until(pilot, lambda: finished(pilot, 1))
-        shown = text_of(pilot.app, ".note")  # type: ignore[arg-type]
+        shown = text_of(pilot.app, ".hits")  # type: ignore[arg-type]
         assert "[1]" in shown and "boiler-contract.pdf" in shown
         assert " ".join(passages.sources[0].text.split())[:30] in " ".join(shown.split()), "the passage is shown, too"
         await ask(pilot, FIRST)

@@ -101,7 +101,7 @@ def plain_model() -> Path:
     torch.manual_seed(11)
     config = Qwen2Config(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=2, pad_token_id=0, bos_token_id=None,
+        num_key_value_heads=2, max_position_embeddings=2048, eos_token_id=2, pad_token_id=0, bos_token_id=None,
         tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     )  # fmt: skip
     Qwen2ForCausalLM(config).save_pretrained(place)

@@ -10,8 +10,12 @@ import re
 from collections.abc import Iterator
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, kind_asked
+from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.requirements import Requirements
+from desk_rag.answering.requirements.rows import LIGHT, fields
 from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import STOP_WORDS
 
 _ARTICLE = re.compile(r"\b(?:the|our|my|your|his|her|their|an?)\s+", re.I)
@@ -32,7 +36,19 @@ _OF_CONTENT = re.compile(r"^(?:how\s+(?:much|many)\s+of|what(?:['’]s|\s+(?:is|
 """Before a thing that the passage must name, because its content or a part of it is asked for."""
 _WILL = re.compile(r"will(?=\s+of\b|\W*$)")
 """The noun; else it is a word that says nothing."""
+_MONEY = content_stems(
+    "pay paid cost costs price bill charge invoice spend spent buy bought sell sold purchase total amount owe sum net"
+    " expense fee premium salary wage worth"
+)
+_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"}}
+"""Forms of verbs that are words of their own too, by the stem of the verb."""
+_ALIKE = 4
+"""Letters by which 'decide' and 'decision' are alike."""
+_FOR_MONEY = re.compile(r"\bfor\s+(?:[€$£]\s?)?\d")
 _DOING = re.compile(r"\b(?:did|has|had)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,})\b")
+_DONE_TO = re.compile(r"^when\s+(?:was|were)\s+(?P<name>(?:[A-Z][\w’'-]*\s+)+)(?P<verb>[a-z]{3,}ed)\b", re.M)
+_PERSONAL = re.compile(r"\b(?:I|we|my|our|he|she|they|his|her|their|him|them|you|your)\b", re.I)
+_PROPER = re.compile(r"\b[A-Z][\w’'-]+(?:\s+[A-Z][\w’'-]+)*")
 _AUXILIARY = re.compile(r"\b(?:do|does|did|will|would|shall|should|can|could|may|might|must)\s+$", re.I)
 """Before a subject whose verb follows: the last word is no noun."""
 _REFERS_BACK = re.compile(r"^\W*(?:it|its|this|that|these|they|their|he|his|she|her|there|both)\b", re.I)
@@ -59,7 +75,12 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
         is_noun = len(words) > 1 and not asks_whether(question) and not _AUXILIARY.search(before)
         if is_missing or (is_noun and _is_of_another_kind(words, place, around)):
             missing.append(" ".join(words))
-    return tuple(missing)
+    return (
+        tuple(missing)
+        or _of_another_row(question, quote, place)
+        or _not_done_by(question, quote, place)
+        or _of_another_sentence(question, quote, place)
+    )
 
 
 def tells_doing(question: str, sentence: str, labels: str) -> bool:
@@ -71,6 +92,80 @@ def tells_doing(question: str, sentence: str, labels: str) -> bool:
     return all(has_stem(stem, stems) for stem in name)
 
 
+def _of_another_row(question: str, quote: str, place: Place) -> tuple[str, ...]:
+    """Return the subject that a quoted table row lacks, if it shares only column names with the question.
+
+    'The serial number of the dishwasher' is not that of the washing machine, though both have one.
+    """
+    cells = fields(quote)
+    if len(cells) < 2:
+        return ()
+    asked = content_stems(question) - LIGHT
+    shared = content_stems(" ".join([place.labels, *place.sections_before(place.text.find(quote))[:1]]))
+    shared |= content_stems(" ".join(cell.key for cell in cells).replace("_", " "))
+    own = content_stems(" ".join(cell.value for cell in cells))
+    others = {stem for stem in asked if not has_stem(stem, shared)}
+    if not others or any(has_stem(stem, own) for stem in others) or Requirements(question).timed:
+        return ()
+    words = [match.group() for match in re.finditer(r"[^\W_]+", question)]
+    return tuple(word for word in words if content_stems(word) & others)
+
+
+def _lacks_deed(question: str, quote: str, verb: set[str]) -> bool:
+    """True if a quote for when something was done, or for what was paid, says nothing of that being done."""
+    is_money = bool(verb & _MONEY)
+    if not verb or not (is_money or kind_asked(question) is AnswerKind.TIME):
+        return False
+    stems = content_stems(quote)
+    if is_money and _FOR_MONEY.search(quote):
+        return False
+    verb = verb | _MONEY if is_money else verb | _FORMS.get(min(verb), set())
+    beginnings = {stem[:_ALIKE] for stem in stems}
+    return not any(has_stem(stem, stems) or (len(stem) > _ALIKE and stem[:_ALIKE] in beginnings) for stem in verb)
+
+
+def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
+    """What somebody did by the question, if a sentence has neither the person nor what was done."""
+    done_to = _DONE_TO.search(question[:1].lower() + question[1:])
+    if done_to is not None and _lacks_deed(question, quote, content_stems(done_to["verb"])):
+        return (done_to["verb"],)
+    doing = _DOING.search(question)
+    if doing is None:
+        return ()
+    if _lacks_deed(question, quote, content_stems(doing["verb"])):
+        return (f"{doing['name']}{doing['verb']}",)
+    if _PERSONAL.search(quote):
+        return ()
+    stems, name, verb = (
+        content_stems(f"{quote}\n{place.labels}"),
+        content_stems(doing["name"]),
+        content_stems(doing["verb"]),
+    )
+    if not name or not verb or any(has_stem(stem, stems) for stem in name | verb):
+        return ()
+    return (f"{doing['name']}{doing['verb']}",)
+
+
+def _of_another_sentence(question: str, quote: str, place: Place) -> tuple[str, ...]:
+    """Return the subject that the quote lacks, if it names another and a neighbouring sentence fits in full.
+
+    'The tent is with Rosa, who returned it in June' tells nothing of 'The canoe is with Winnie'.
+    """
+    asked = [match.group() for match in _PROPER.finditer(question, 1)]
+    asked += [" ".join(words) for _, words in _things(question.strip())]
+    stems = [content_stems(one) for one in asked]
+    own = content_stems(quote)
+    names = [match.group() for match in _PROPER.finditer(quote, 1)]
+    others = content_stems(" ".join(word for name in names for word in name.split() if not is_time(word)))
+    if len(asked) < 2 or not all(stems) or _REFERS_BACK.search(quote) or not others - set[str]().union(*stems):
+        return ()
+    if any(has_stem(stem, own) for of_one in stems for stem in of_one):
+        return ()
+    for unit in quotable(place.text):
+        in_unit = content_stems(unit)
+        if unit != quote and all(has_stem(stem, in_unit) for of_one in stems for stem in of_one):
+            return tuple(asked)
+    return ()
 
 
 def _things(question: str) -> Iterator[tuple[str, list[str]]]:

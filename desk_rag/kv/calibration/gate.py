@@ -130,7 +130,7 @@ class Progress:
     def step(self, text: str) -> None:
         """Name the step that begins now."""
         spent = time.monotonic() - self._started
-        self.say(f"first use: testing answers from caches, {text} ({spent:.0f} of about {self.budget:.0f} s) …")
+        self.say(f"first use: testing the caches, {text} ({spent:.0f} of about {self.budget:.0f} s) …")
 
 
 class _GroupRun:

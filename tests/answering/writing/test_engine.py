@@ -126,7 +126,7 @@ def test_nothing_is_withheld(world: World) -> None:
 
 def test_what_ends_an_answer_early_is_said(world: World) -> None:
     loop, _ = told(world, RENT, "The rent rises to 815 euros on 1 September 2026.\n" * 6)
-    assert "repeat itself" in loop.notices[0] and loop.text.count("815") == 2
+    assert "repeat itself" in loop.notices[0] and loop.text.count("815") == 1
     cut, _ = told(
         world, RENT, "The rent rises to 815 euros on 1 September 2026. " + "And so it is written. ", max_new_tokens=70
     )

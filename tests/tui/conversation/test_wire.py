@@ -50,7 +50,7 @@ def test_every_key_of_conversations_and_no_hostile_byte(terminal: Terminal, tmp_
     terminal.send(f"{_ALT}s")
     terminal.until(lambda: "Export this conversation" in terminal.text)
     terminal.send(f"\x15{place}\r")
-    terminal.until(lambda: "exists already" in terminal.text and "Export this conversation" in terminal.text)
+    terminal.until(lambda: "Choose another name" in terminal.text and "Export this conversation" in terminal.text)
     terminal.send("\x15\x1b")
     terminal.until(lambda: "Export this conversation" not in terminal.text)
     terminal.send("\x0e")

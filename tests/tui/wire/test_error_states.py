@@ -299,7 +299,7 @@ def test_activity_says_how_many_files_are_gone_and_what_was_decided(desk: Desk) 
 def test_a_first_question_says_what_it_waits_for(desk: Desk) -> None:
     desk.open(sign="Ask about your files")
     desk.send("What colour is the garden gate?\r")
-    desk.sees("waits for the model to load: first use: testing answers from caches, ")
+    desk.sees("waits for the model to load: first use: testing the caches, ")
     desk.sees("painted green", "first word")
     desk.quit()
 

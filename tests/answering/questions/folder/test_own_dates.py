@@ -115,3 +115,8 @@ def test_the_months_of_a_year_are_added_up(engine: AnswerEngine, question: str, 
 def test_one_month_is_no_sum_and_one_of_several_months_is_doubted(engine: AnswerEngine) -> None:
     assert "60" in printed(engine, "How much did we spend on house repairs in March 2024?").splitlines()
     assert "2 rows of budget 2024.xlsx fit the question" in printed(engine, "What was Tomas's income?")
+
+
+def test_a_year_of_which_the_table_has_no_row_is_no_sum(engine: AnswerEngine) -> None:
+    for question in ("How much did we spend on house repairs in 2019?", "Mortgage in 2019?"):
+        assert "computed" not in printed(engine, question)

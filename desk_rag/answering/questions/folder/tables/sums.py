@@ -260,12 +260,14 @@ def _asked_of_year(question: str, today: date) -> _Asked | None:
 
 def _is_year_by_months(asked: _Asked, added: Sequence[Cell]) -> bool:
     """True if rows of one file, each of another month, have a column with just the name that is asked for."""
+    if len(added) < 2:
+        return False
     column = added[0].column
     is_called = content_stems(column) - _LIGHT == content_stems(asked.unit.name)
     months = [[value.casefold()[:3] for value in cell.fields.values() if _MONTH.fullmatch(value)] for cell in added]
     is_monthly = all(len(named) == 1 for named in months) and len({named[0] for named in months if named}) == len(added)
     of_one_file = len({cell.path for cell in added}) == 1
-    return is_called and is_monthly and of_one_file and len(added) > 1 and not _LEVELS.search(column)
+    return is_called and is_monthly and of_one_file and not _LEVELS.search(column)
 
 
 def _capitals(text: str) -> list[str]:

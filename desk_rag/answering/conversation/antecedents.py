@@ -169,11 +169,11 @@ def _kind_of(name: str, talk: Talk) -> str:
 def _fitting(names: Sequence[str], pronoun: str, talk: Talk) -> list[str]:
     """Return the names that are known to be of the sex of a pronoun, or else those of which nothing is known."""
     wanted = v.SEXES.get(pronoun.casefold(), "")
-    told = {name: next(_told_of(name, talk), "") if wanted else "" for name in names}
-    return [name for name in names if told[name] == wanted] or [name for name in names if not told[name]]
+    known = {name: next(_sexes_of(name, talk), "") if wanted else "" for name in names}
+    return [name for name in names if known[name] == wanted] or [name for name in names if not known[name]]
 
 
-def _told_of(name: str, talk: Talk) -> Iterator[str]:
+def _sexes_of(name: str, talk: Talk) -> Iterator[str]:
     """Yield 'he' or 'she' for all that tells the sex of a name, the surest first."""
     written = [word for word in v.words_of(name) if v.is_name(word)]
     words = [word for word in written if not any(re.fullmatch(titles, word) for titles in _TITLES.values())]
@@ -184,10 +184,10 @@ def _told_of(name: str, talk: Talk) -> Iterator[str]:
     texts = [name, *quotes, *talk.texts_about(full)]
     with_title = rf"\b(?:{{}})\b\.?\s+{first_names}{re.escape(words[-1])}\b"
     with_sex = rf"(?i)\b{re.escape(full)}\b[^.\n]{{{{0,{_FARTHEST}}}}}\b(?:{{}})\b"
-    yield from (told for text in texts for told, title in _TITLES.items() if re.search(with_title.format(title), text))
+    yield from (sex for text in texts for sex, title in _TITLES.items() if re.search(with_title.format(title), text))
     if words[0] in v.GIVEN_NAMES:
         yield v.GIVEN_NAMES[words[0]]
-    yield from (told for text in texts for told, sex in _SEXES.items() if re.search(with_sex.format(sex), text))
+    yield from (sex for text in texts for sex, words in _SEXES.items() if re.search(with_sex.format(words), text))
     for turn in talk.turns[::-1]:
         spoken = {v.SEXES[word] for word in v.words_of(turn.question.casefold()) if word in v.SEXES}
         if name in turn.asked and name not in turn.question and len(spoken) == 1:

@@ -43,16 +43,16 @@ def stated_first(
     under: Sequence[Path],
 ) -> Iterator[AnswerEvent]:
     """Pass a count of lines on; in place of a doubtful one, the number that a sentence states, if `read` finds one."""
-    held = list(counted)
-    if not any(isinstance(event, Finished) and event.answer.doubtful for event in held):
-        yield from held
+    count = list(counted)
+    if not any(isinstance(event, Finished) and event.answer.doubtful for event in count):
+        yield from count
         return
     stated = list(_stated(store, question, under))
     if not stated:
         events = list(read())
         done = finished(events)
         is_stated = done.found and not done.doubtful and numbers_of(done.text) - numbers_of(question)
-        stated = events if is_stated else held
+        stated = events if is_stated else count
     yield from stated
 
 

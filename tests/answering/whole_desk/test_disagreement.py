@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.questions.disagreement.values import differ
 from desk_rag.answering.requirements.statements.numbers import numbers_of
-from tests.answering.whole_desk.test_questions import engine_over, printed
+from tests.answering.whole_desk.test_questions import engine_over_texts, printed
 
 FILES = {
     "minutes/minutes-2024-03-05.md": (
@@ -98,16 +97,9 @@ FILES = {
 }
 
 
-def write_yard(folder: Path) -> Path:
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
-    opened = engine_over(tmp_path_factory.mktemp("yard"), write_yard)
+    opened = engine_over_texts(tmp_path_factory.mktemp("yard"), FILES)
     yield opened
     opened.close()
 

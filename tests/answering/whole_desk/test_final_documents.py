@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from desk_rag.answering.engine import AnswerEngine
-from tests.answering.whole_desk.test_questions import engine_over, printed
+from tests.answering.whole_desk.test_questions import engine_over_texts, printed
 
 DOUBT = "read it before you rely on it"
 FILES = {
@@ -38,16 +37,9 @@ FILES = {
 }  # fmt: skip
 
 
-def write_hall(folder: Path) -> Path:
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
-    opened = engine_over(tmp_path_factory.mktemp("hall"), write_hall)
+    opened = engine_over_texts(tmp_path_factory.mktemp("hall"), FILES)
     yield opened
     opened.close()
 

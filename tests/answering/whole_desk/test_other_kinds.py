@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from desk_rag.answering.engine import AnswerEngine
-from tests.answering.whole_desk.test_questions import engine_over, printed
+from tests.answering.whole_desk.test_questions import engine_over_texts, printed
 
 FILES = {
     "people/contacts.vcf": (
@@ -55,16 +54,9 @@ FILES = {
 }
 
 
-def write_home(folder: Path) -> Path:
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
-    opened = engine_over(tmp_path_factory.mktemp("home"), write_home)
+    opened = engine_over_texts(tmp_path_factory.mktemp("home"), FILES)
     yield opened
     opened.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,18 @@ def engine_over(root: Path, write: Callable[[Path], Path]) -> AnswerEngine:
     list(pipeline.sync_folder(opened.store, desk, prompt, prompt.chunk_size, settings.index, lambda: False))
     list(pipeline.embed_pending(opened.store, opened.embedder, lambda: False))
     return opened
+
+
+def engine_over_texts(root: Path, texts: Mapping[str, str]) -> AnswerEngine:
+    """An engine over a desk of these texts, by the names of their files."""
+
+    def write(folder: Path) -> Path:
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        return folder
+
+    return engine_over(root, write)
 
 
 @pytest.fixture(scope="module")

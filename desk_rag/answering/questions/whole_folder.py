@@ -31,7 +31,7 @@ from desk_rag.answering.events import (
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions.conditions import Condition, conditions, needed
-from desk_rag.answering.questions.disagreement.newest import day_of
+from desk_rag.answering.questions.disagreement.newest import days_of, writing_of_passage
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
@@ -171,8 +171,8 @@ def _matches_in_period(store: Store, subject: str, under: Sequence[Path]) -> Gen
     plain, period = take_period(_PAID.sub(" ", subject), datetime.now(UTC).astimezone().date())
     matches = yield from _matches(store, plain, under)
     if period is not None:
-        days = {row.passage.path: day_of(store, row.passage.path) for row in matches.rows}
-        matches.rows = [row for row in matches.rows if period.holds(days[row.passage.path])]
+        days = days_of(store, (writing_of_passage(row.passage) for row in matches.rows))
+        matches.rows = [row for row in matches.rows if period.holds(days[writing_of_passage(row.passage)])]
     return matches
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
-from desk_rag.answering.questions.disagreement.newest import asks_now, day_of
+from desk_rag.answering.questions.disagreement.newest import asks_now, day_of, writing_of, writing_of_passage
 from desk_rag.answering.questions.disagreement.values import (
     ANNOUNCES,
     CORRECTS,
@@ -68,17 +68,18 @@ def correction_of(
     citation = done.citations[0]
     if _ASKS_FOR_TEXT.match(question.strip()) or len(done.text.split()) > _MOST_WORDS:
         return None
-    quoted_day = day_of(store, citation.path)
+    quoted = writing_of(citation)
+    quoted_day = day_of(store, quoted)
     newest: tuple[Date | None, tuple[Row, str]] | None = None
     for hit in store.search_words(f"{question} {done.text} correction corrected", _MOST_PASSAGES, under):
         passage = store.passage(hit.chunk_id, under)
-        if passage is None or passage.path == citation.path:
+        if passage is None or writing_of_passage(passage) == quoted:
             continue
         units = list(_correcting(passage, question, done.text, citation.quote))
         restating = list(_restating(passage, question, done.text, citation.quote)) if asks_now(question) else []
         if not units + restating or (is_draft(place_of_passage(passage)) and not asks_of_draft(question)):
             continue
-        day = day_of(store, passage.path)
+        day = day_of(store, writing_of_passage(passage))
         order = _order(day, quoted_day)
         if order is not None and order < 0:
             continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent, Finished, Retrieved
 from desk_rag.answering.questions.disagreement.look_alikes import are_alike
-from desk_rag.answering.questions.disagreement.newest import asks_in_present, day_of, newest
+from desk_rag.answering.questions.disagreement.newest import Writing, asks_in_present, days_of, newest
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.second_look import finished
@@ -67,5 +67,5 @@ def _finals(store: Store, draft: Path, question: str) -> list[Path]:
         return []
     first = {row.path: store.passages_of(row.path)[:1] for row in alike if row.path != draft}
     paths = [path for path, passages in first.items() if passages and not is_draft(place_of_passage(passages[0]))]
-    latest = newest({path: day_of(store, path) for path in paths}) if asks_in_present(question) and paths else None
-    return paths if latest is None else [latest]
+    latest = newest(days_of(store, map(Writing, paths))) if asks_in_present(question) and paths else None
+    return paths if latest is None else [latest.path]

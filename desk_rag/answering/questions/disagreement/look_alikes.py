@@ -28,17 +28,20 @@ from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.answering.questions.disagreement.corrections import correction_of
 from desk_rag.answering.questions.disagreement.newest import (
+    Writing,
     amends_document,
     asks_at_last,
     asks_in_present,
     asks_now,
     asks_then,
     dated_name,
-    day_of,
+    days_of,
     is_newer,
     newest,
     newest_first,
     said_by,
+    writing_of,
+    writing_of_passage,
 )
 from desk_rag.answering.questions.disagreement.values import (
     PERSON,
@@ -124,8 +127,9 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
         listed(citation, " ".join(field.quote.split()), row.path, roots, with_place=True)
         for citation, (row, field) in of_fields
     ]
-    latest = newest({row.path: day_of(store, row.path) for row, _ in having})
-    which = f" The newest is {dated_name(latest, day_of(store, latest))}." if latest is not None else ""
+    days = days_of(store, (Writing(row.path) for row, _ in having))
+    latest = newest(days)
+    which = f" The newest is {dated_name(latest.path, days[latest])}." if latest is not None else ""
     text = "\n".join([*lines, f"{len(having)} documents say something different; name the one that is meant.{which}"])
     yield from finish(store, question, text, shown, under, (began, len(paths), len(paths)))
 
@@ -163,7 +167,7 @@ def with_others(
         rows += [row for row in others if row.passage.path not in {known.passage.path for known in rows}]
         if not asks_of_draft(question):
             rows = [row for row in rows if not is_draft(place_of_passage(row.passage))]
-        rows = [row for row in rows if corrected is None or row.passage.path != corrected[0].passage.path]
+        rows = [row for row in rows if corrected is None or row.passage != corrected[0].passage]
         if not rows and corrected is None:
             yield from text
             yield event
@@ -210,16 +214,16 @@ def _at_time_asked(
 ) -> Answer:
     """The value of the newest document for a question about now; doubt if the documents do not say which is right."""
     if asks_in_present(question):
-        latest = newest({one.path: day_of(store, one.path) for one in done.citations})
-        if latest == done.citations[0].path:
+        latest = newest(days_of(store, map(writing_of, done.citations)))
+        if latest == writing_of(done.citations[0]):
             return done
-        row = next((row for row in rows if row.passage.path == latest), None)
+        row = next((row for row in rows if writing_of_passage(row.passage) == latest), None)
         value = row.text if row is not None and _is_statement(done) else ""
         if row is not None and not value:
             (scores,) = span_scorer.read(question, [place_of_passage(row.passage)])
             value = value_in(question, scores, row.passage.chunk.text, row.text, _pattern(question))
         if value:
-            in_order = sorted(done.citations, key=lambda one: one.path != latest)
+            in_order = sorted(done.citations, key=lambda one: writing_of(one) != latest)
             return replace(done, text=value, citations=tuple(in_order))
     elif not asks_then(question):
         return done
@@ -249,13 +253,14 @@ def _other_values(
     if len(own) < fewest:
         return
     of_value = own & content_stems(" ".join([*Requirements(question).asked, *units_of(done.text)]))
-    seen = {citation.path}
+    quoted = writing_of(citation)
+    seen = {quoted}
     for source in done.sources:
-        if source.path in seen:
+        if writing_of(source) in seen:
             continue
-        later = is_newer(store, source.path, citation.path, question)
+        later = is_newer(store, writing_of(source), quoted, question)
         wanted = [own, of_value] if of_value and later else [own]
-        if amends := later and amends_document(store, source.text, citation.path):
+        if amends := later and amends_document(store, source.text, quoted):
             wanted.append(own & _context(source, source.text))
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         units = [unit for unit in quotable(source.text) if pattern.search(unit) and not is_header(unit)]
@@ -280,7 +285,7 @@ def _other_values(
         judged = [replace(cited, quote=line)] if cited else []
         verdict = verify_answer(question, judged, [], [source], embedder=embedder, span_scorer=span_scorer)
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
-            seen.add(source.path)
+            seen.add(writing_of(source))
             yield Row(passage, unit)
 
 

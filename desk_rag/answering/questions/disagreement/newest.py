@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Citation
+from desk_rag.answering.events import Citation, Source
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.own_dates import refers_to
 from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
+    from desk_rag.documents.location import Location
     from desk_rag.store.store import Store
+    from desk_rag.store.types import Passage
 
 _ASKS_NOW = re.compile(
     r"\b(?:now|nowadays|current(?:ly)?|today|latest|newest|at\s+present|at\s+the\s+moment|these\s+days)\b", re.I
@@ -36,6 +40,29 @@ _ASKS_THEN = re.compile(
     re.I,
 )
 _ANY = Kind("file", "files")
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What somebody wrote at one time: a document, or one mail of a mailbox."""
+
+    path: Path
+    mail: str = ""
+    """The heading of the mail, which holds its day; empty for a whole document."""
+
+
+def writing_of(quoted: Citation | Source) -> Writing:
+    """What a quote or a source of an answer is from."""
+    return _writing(quoted.path, quoted.location)
+
+
+def writing_of_passage(passage: Passage) -> Writing:
+    """What a passage is from."""
+    return _writing(passage.path, passage.chunk.location)
+
+
+def _writing(path: Path, location: Location) -> Writing:
+    return Writing(path, location.heading if format_of_name(path.name) is Format.MAILBOX else "")
 
 
 def asks_now(question: str) -> bool:
@@ -63,25 +90,32 @@ def asks_then(question: str) -> bool:
 
 
 def newest_first(store: Store, rows: Sequence[Row]) -> list[Row]:
-    """Sort rows by the dates of their documents; those without one come last."""
-    days = {row.passage.path: day_of(store, row.passage.path) for row in rows}
-    dated = {path: (day.year, day.month, day.day) if day is not None else (0, 0, 0) for path, day in days.items()}
-    return sorted(rows, key=lambda row: dated[row.passage.path], reverse=True)
+    """Sort rows by the dates of what they are from; those without one come last."""
+    days = days_of(store, map(writing_of_passage, (row.passage for row in rows)))
+    dated = {one: (day.year, day.month, day.day) if day is not None else (0, 0, 0) for one, day in days.items()}
+    return sorted(rows, key=lambda row: dated[writing_of_passage(row.passage)], reverse=True)
 
 
-def day_of(store: Store, path: Path) -> Date | None:
-    """The date of a document, as far as it says one."""
-    row = store.document(path)
-    records = records_of(_ANY, row, tuple(store.passages_of(path))) if row is not None else iter(())
+def day_of(store: Store, writing: Writing) -> Date | None:
+    """The date of a document or mail, as far as it says one."""
+    if days := dates(writing.mail):
+        return days[0]
+    row = store.document(writing.path)
+    records = records_of(_ANY, row, tuple(store.passages_of(writing.path))) if row is not None else iter(())
     return next((record.date for record in records), None)
 
 
-def is_newer(store: Store, path: Path, quoted: Path, question: str) -> bool:
+def days_of(store: Store, writings: Iterable[Writing]) -> dict[Writing, Date | None]:
+    """The dates of documents and mails."""
+    return {writing: day_of(store, writing) for writing in writings}
+
+
+def is_newer(store: Store, one: Writing, quoted: Writing, question: str) -> bool:
     """True if a question asks for what holds now, and a document is dated later than the quoted one."""
-    return asks_in_present(question) and newest({one: day_of(store, one) for one in (path, quoted)}) == path
+    return asks_in_present(question) and newest(days_of(store, (one, quoted))) == one
 
 
-def amends_document(store: Store, text: str, quoted: Path) -> bool:
+def amends_document(store: Store, text: str, quoted: Writing) -> bool:
     """True if a text names the quoted document by its day, and so need not repeat what that is about."""
     day = day_of(store, quoted)
     return day is not None and refers_to(text, day)
@@ -94,27 +128,27 @@ def dated_name(path: Path, day: Date | None) -> str:
 
 def said_by(store: Store, quoted: Citation, others: Sequence[Citation]) -> str:
     """A sentence part that says which documents say something else, of which day, and which is the newest."""
-    days = {citation.path: day_of(store, citation.path) for citation in (quoted, *others)}
-    names = ", ".join(dated_name(citation.path, days[citation.path]) for citation in others)
+    days = days_of(store, map(writing_of, (quoted, *others)))
+    names = ", ".join(dated_name(citation.path, days[writing_of(citation)]) for citation in others)
     numbers = ", ".join(f"[{citation.source_number}]" for citation in others)
     notice = f"{names} {'says' if len(others) == 1 else 'say'} something else, see {numbers}"
     latest = newest(days)
     if latest is None:
         return notice
     if len(others) > 1:
-        return f"{notice}; the newest is {dated_name(latest, days[latest])}"
-    age = "older" if latest == quoted.path else "newer"
-    return f"{notice}, and is {age} than {dated_name(quoted.path, days[quoted.path])}"
+        return f"{notice}; the newest is {dated_name(latest.path, days[latest])}"
+    age = "older" if latest == writing_of(quoted) else "newer"
+    return f"{notice}, and is {age} than {dated_name(quoted.path, days[writing_of(quoted)])}"
 
 
-def newest(days: Mapping[Path, Date | None]) -> Path | None:
-    """The document with the latest date; None unless all say theirs, and one is surely later than the others."""
-    known = {path: (day.year, day.month, day.day) for path, day in days.items() if day is not None and day.year}
+def newest(days: Mapping[Writing, Date | None]) -> Writing | None:
+    """What has the latest date; None unless all say theirs, and one is surely later than the others."""
+    known = {one: (day.year, day.month, day.day) for one, day in days.items() if day is not None and day.year}
     if len(known) < len(days):
         return None
-    path_of_latest, latest = max(known.items(), key=lambda item: item[1])
-    for path, day in known.items():
+    last, latest = max(known.items(), key=lambda item: item[1])
+    for one, day in known.items():
         of_same_length = [(mine, other) for mine, other in zip(day, latest, strict=True) if mine and other]
-        if path != path_of_latest and all(mine == other for mine, other in of_same_length):
+        if one != last and all(mine == other for mine, other in of_same_length):
             return None
-    return path_of_latest
+    return last

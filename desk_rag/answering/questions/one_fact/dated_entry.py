@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
-from desk_rag.answering.questions.disagreement.newest import day_of
+from desk_rag.answering.questions.disagreement.newest import day_of, writing_of
 from desk_rag.answering.questions.one_fact.rewriting import rewritten, source_quoted
 from desk_rag.answering.requirements.dates import dates, relative_note
 from desk_rag.answering.requirements.places import place_of_source
@@ -44,8 +44,8 @@ def _with_day(done: Answer) -> Answer | None:
 
 def day_meant(store: Store, done: Answer) -> str:
     """A sentence about the day that 'today' is in the document that is quoted; empty if the answer has no such word."""
-    path = done.citations[0].path
-    day = day_of(store, path)
+    quoted = done.citations[0]
+    day = day_of(store, writing_of(quoted))
     with suppress(ValueError):  # a month or year alone, or 31 February
-        return relative_note(done.text, date(day.year, day.month, day.day), path.name) if day is not None else ""
+        return relative_note(done.text, date(day.year, day.month, day.day), quoted.path.name) if day is not None else ""
     return ""

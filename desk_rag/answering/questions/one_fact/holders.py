@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
-from desk_rag.answering.questions.disagreement.newest import day_of, newest
+from desk_rag.answering.questions.disagreement.newest import Writing, days_of, newest, writing_of, writing_of_passage
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.requirements.statements.offices import Office, office_asked
 from desk_rag.answering.requirements.stems import content_stems
@@ -34,6 +34,11 @@ class Holder:
     is_of_body: bool = True
     """False if nothing says that the document is about the body that the question names."""
 
+    @property
+    def writing(self) -> Writing:
+        """What the sentence is from."""
+        return writing_of_passage(self.row.passage)
+
 
 def newer_holder(store: Store, done: Answer, question: str, under: Sequence[Path]) -> Holder | None:
     """The holder by the newest document, if it is another than the answer's; None if the answer stands."""
@@ -42,23 +47,22 @@ def newer_holder(store: Store, done: Answer, question: str, under: Sequence[Path
         return None
     body = content_stems(office.body)
     holders = list(_holders(store, office, under))
-    own = done.citations[0].path
-    paths = list(dict.fromkeys([own, *(holder.row.passage.path for holder in holders)]))
-    days = {path: day_of(store, path) for path in paths}
+    own = writing_of(done.citations[0])
+    days = days_of(store, [own, *(holder.writing for holder in holders)])
     if office.is_of_others(done.citations[0].quote):
         del days[own]
-    dated = {path: day for path, day in days.items() if day is not None or path == own}
+    dated = {writing: day for writing, day in days.items() if day is not None or writing == own}
     latest = newest(dated) if dated else None
-    last = [holder for holder in holders if holder.row.passage.path == latest]
+    last = [holder for holder in holders if holder.writing == latest]
     if latest is None or latest == own or len({holder.name for holder in last}) != 1:
         return None
     holder = last[0]
     if content_stems(holder.name) & content_stems(done.text):
         return None
-    stems, last_holder = _stems_of(store, latest), content_stems(done.text)
+    stems, last_holder = _stems_of(store, latest.path), content_stems(done.text)
     if not body or body & stems or (last_holder and last_holder <= stems):
         return holder
-    return None if body & _stems_of(store, own) else replace(holder, is_of_body=False)
+    return None if body & _stems_of(store, own.path) else replace(holder, is_of_body=False)
 
 
 def _stems_of(store: Store, path: Path) -> set[str]:

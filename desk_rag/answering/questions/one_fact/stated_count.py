@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
-from desk_rag.answering.questions.disagreement.newest import dated_name, day_of, newest_first
+from desk_rag.answering.questions.disagreement.newest import dated_name, day_of, newest_first, writing_of_passage
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.second_look import finished
 from desk_rag.answering.questions.whole_folder import finish, show
@@ -78,7 +78,7 @@ def _stated(store: Store, question: str, under: Sequence[Path]) -> Iterator[Answ
     if not rows:
         return
     latest, others = rows[0], [row for row in rows[1:] if numbers_of(stated[row]) != numbers_of(stated[rows[0]])]
-    name = dated_name(latest.passage.path, day_of(store, latest.passage.path))
+    name = dated_name(latest.passage.path, day_of(store, writing_of_passage(latest.passage)))
     text = f"{stated[latest]} (stated in {name})" + (". Others state another number." if others else "")
     read = (began, len(passages), len({passage.path for passage in passages}))
     yield from finish(store, question, text, show(store, [latest, *others]), under, read)

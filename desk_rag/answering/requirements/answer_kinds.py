@@ -92,12 +92,13 @@ _TIME_WORDS = re.compile(
     r"|monthly|yearly|annually|easter|christmas|end|beginning|start|as\s+soon)\b",
     re.I,
 )
-_CODE = re.compile(r"\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\b|\d+")
+_CODE = re.compile(r"\S+@\S+|\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\b|\d+")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_TIME = re.compile(
     r"(?:[€$£¥]|\b(?:EUR|USD|GBP|CHF|SEK|NOK|DKK)\b)\s?\d[\d.,]*|\d[\d.,]*\s?(?:[€$£¥%°]|(?:EUR|USD|GBP|CHF|SEK|NOK|DKK"
     r"|crowns?|euros?|dollars?|pounds?|francs?|per\s?cent|[cm]?m2?|km|k?g|k?Wh?|litres?|[CF])\b)"
-    r"|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|\b[A-Z]{2,}-\d[\w-]*|\b(?:flat|room|floor|house|page|part|chapter|table|seat|platform|gate"
+    r"|\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\d.:])(?:0\.\d+|\d+\.(?:[6-9]\d|\d{3}))(?![\d.])"
+    r"|\b[A-Z]{2,}-\d[\w-]*|\b(?:flat|room|floor|house|page|part|chapter|table|seat|platform|gate"
     r"|number|no\.?|unit|building|apartment|suite|box|shelf|row)\s\d+[a-z]?\b",
     re.I,
 )
@@ -117,7 +118,9 @@ _LANGUAGE = re.compile(
     r"|TypeScript|Java|Rust|Go|Ruby|Perl|Kotlin|Swift|Scala|Haskell|Fortran|COBOL|Pascal|Lua|PHP|SQL|C(?:\+\+|#)?)(?!\w)"
     r"|\blanguages\b"
 )
-_PHONE = re.compile(r"(?<!\d)(?!(?:19|20)\d\d-\d\d-\d\d\b)(?:\d[\s()/.-]{0,2}){5}|\bext(?:ension)?\.?\s*\d", re.I)
+_PHONE = re.compile(
+    r"(?<!\d)(?!(?:19|20)\d\d\W{1,2}\d\d?(?![\s()/.-]*\d{3}))(?:\d[\s()/.-]{0,2}){5}|\bext(?:ension)?\.?\s*\d", re.I
+)
 _FREQUENCY = re.compile(
     r"\d|\b(?:every|each|once|twice|thrice|times|daily|nightly|weekly|monthly|quarterly|yearly|annual(?:ly)?|hourly|per|never"
     r"|always|seldom|rarely|(?:a|an)\s+(?:hour|day|week|month|quarter|year|season)|on\s+\w+days|\w+days|after|when)\b",
@@ -290,7 +293,8 @@ def _of_other_role(question: str, answer: str, quotes: str) -> str:
     is_place = _IS_PLACE.match(answer) or _AT_PLACE.search(before) or not before.strip() or "; " in quotes or is_named
     asks_place = _ASKS_PLACE.match(question)
     is_day = all(map(is_time, without_dates(answer).strip(" .,").split()))
-    if is_day and (asks_place or _ASKS_WHAT_DOES.match(question)):
+    asks_who = kind_asked(question) is AnswerKind.NAME and any(map(str.isdigit, answer))
+    if is_day and (asks_place or asks_who or _ASKS_WHAT_DOES.match(question)):
         return f"The question does not ask for a time, and “{answer}” is one"
     if asks_place and not is_place:
         return f"The question asks where, and the quote does not say that it is at “{answer}”"

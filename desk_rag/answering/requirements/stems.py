@@ -28,6 +28,8 @@ foot: feet;man: men;mouse: mice;tooth: teeth;woman: women;child: children""".rep
     for form in forms.split()
 }
 """Words by their irregular forms; forms that are other words too, such as 'left' and 'saw', are missing."""
+PAST_FORMS = frozenset(_IRREGULAR) | {"left", "saw", "put", "cut", "became", "rode"}
+"""Forms of the past that do not end in -ed, and some plurals."""
 
 
 def coverage(question: str, text: str) -> float:

@@ -16,8 +16,11 @@ from desk_rag.answering.questions.disagreement.newest import asks_now, day_of, w
 from desk_rag.answering.questions.disagreement.values import (
     ANNOUNCES,
     CORRECTS,
+    REPLACES,
     VALUE,
+    WORD,
     differ,
+    differ_in_words,
     log_odds,
     units_of,
     value_in,
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
 
 _MOST_PASSAGES = 12
 """Passages with words of the question, and of a correction, that are looked through."""
-_WORD = re.compile(r"[^\W\d_]{2}")
 _ASKS_FOR_TEXT = re.compile(r"^(?:why|how)\b(?!\s+(?:much|many|long|high|old|far|often)\b)", re.I)
 """Asks for a reason or a way, which a later one does not replace."""
 _MOST_WORDS = 8
@@ -62,6 +64,8 @@ def correction_of(
     store: Store, done: Answer, question: str, under: Sequence[Path], span_scorer: SpanScorerLike
 ) -> tuple[Row, str] | None:
     """The sentence of another document that corrects the quoted one, and its value; None if there is none.
+
+    The value is '' where a later sentence replaces the old one and its own cannot be read: 'I am taking over from him'.
 
     For a question about now, the newest document that says the same of another value corrects it as well.
     """
@@ -90,7 +94,8 @@ def correction_of(
             value = _other_value(question, scores, passage.chunk.text, unit, (done.text, citation.quote))
             if value and unit in units:
                 return Row(passage, unit), value
-            if value and (newest is None or _order(day, newest[0]) == 1):
+            is_replaced = order == 1 and unit in units and not VALUE.search(done.text) and REPLACES.search(unit)
+            if (value or is_replaced) and (newest is None or _order(day, newest[0]) == 1):
                 newest = day, (Row(passage, unit), value)
     return newest[1] if newest is not None else None
 
@@ -142,13 +147,12 @@ def _restating(passage: Passage, question: str, answer: str, quote: str) -> Iter
 def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: tuple[str, str]) -> str:
     """The value that a sentence gives in place of the old one; '' if it gives none, or none that differs."""
     is_number = VALUE.search(old[0]) is not None
-    value = value_in(question, scores, text, unit, VALUE if is_number else _WORD)
+    value = value_in(question, scores, text, unit, VALUE if is_number else WORD)
     if is_number:
         return value if differ(old, (value, unit)) else ""
     if len(value.split()) > _MOST_WORDS:
         return ""
-    is_part = content_stems(old[0]) <= content_stems(value)
-    is_other = content_stems(value) - content_stems(f"{question} {old[1]}") and not is_part
+    is_other = differ_in_words(question, old, (value, unit))
     return value if is_other and log_odds(scores, text, unit) >= _LEAST_LOG_ODDS else ""
 
 

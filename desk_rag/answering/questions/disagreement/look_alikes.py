@@ -7,10 +7,9 @@ scorer, which must find another value there that would itself be shown as the an
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +27,10 @@ from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.answering.questions.disagreement.corrections import correction_of
 from desk_rag.answering.questions.disagreement.newest import (
-    Writing,
     amends_document,
     asks_at_last,
     asks_in_present,
-    asks_now,
     asks_then,
-    dated_name,
     days_of,
     is_newer,
     newest,
@@ -46,20 +42,22 @@ from desk_rag.answering.questions.disagreement.newest import (
 from desk_rag.answering.questions.disagreement.values import (
     PERSON,
     VALUE,
+    WORD,
+    denies,
     differ,
+    differ_in_words,
     log_odds,
     says_same,
     units_of,
     value_in,
 )
-from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.holders import newer_holder
 from desk_rag.answering.questions.one_fact.rewriting import doubted
-from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.questions.whole_folder import show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
-from desk_rag.answering.requirements.correspondence import is_header
+from desk_rag.answering.requirements.correspondence import header_of, is_header
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
@@ -72,10 +70,6 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow, Passage
 
-_LABEL_ASKED = re.compile(
-    r"^(?:what|who|when|how\s+(?:much|high))\s+(?:is|are|was|were)\s+(?:the|my|our)\s+(?P<label>[\w\s-]{3,40})$",
-    re.I,
-)
 _MOST_COMPARED = 60
 """Documents of a folder that are compared; more are a collection, in which each says something else."""
 _MOST_SHOWN = 3
@@ -86,6 +80,8 @@ _FEWEST_WORDS = 2
 _LIGHT = content_stems("number date day time name amount")
 """Words of a question that a sentence need not have: a phone number is one without the word."""
 _MEASURES = content_stems("much many")
+_OPPOSITES = content_stems("included excluded covered insured allowed permitted forbidden prohibited needed required")
+"""Words of a question for yes or no in whose place the answer may say the opposite."""
 _COSTS = content_stems("cost costs charge charged price paid pay bill")
 """Words for what is to be paid, of which one document has this and another that."""
 _CURRENCY = re.compile(r"[€$£]|\b(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)\b", re.I)
@@ -97,41 +93,10 @@ _NAMED_AS_HOLDER = 0.75
 _SETTINGS = frozenset({".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".properties"})
 _LONGEST_VALUE = 3
 """Words of a short answer that is a value; more, if they are nearly all of a quote, are a statement."""
+_OF_LATER = 0.6
+"""Share of a quote's words of the question that the sentence of a later document must have."""
 _OF_FRAME, _OF_QUESTION = 0.75, 0.5
 """Shares of the words of the quote, without the answer, and of the question that the other sentence must have."""
-
-
-def by_label(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
-    """Yield the values that documents much alike have under the label that is asked for; nothing if one has it."""
-    match = _LABEL_ASKED.match(" ".join(question.split()).rstrip("?!. "))
-    wanted = content_stems(match["label"]) if match is not None else set()
-    if not wanted:
-        return
-    began = time.perf_counter()
-    passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(question, _MOST_COMPARED, under))
-    paths = list(dict.fromkeys(passage.path for passage in passages if passage is not None))
-    having: list[tuple[DocumentRow, Field]] = []
-    for row in filter(None, map(store.document, paths)):
-        fields = (
-            field for field in fields_of(store.passages_of(row.path)) if not field.around and field.quote != row.title
-        )
-        field = next((field for field in fields if content_stems(field.label) == wanted), None)
-        having += [(row, field)] if field is not None else []
-    if not 2 <= len(having) <= _MOST_SHOWN or not all(are_alike(having[0][0], row) for row, _ in having[1:]):
-        return
-    if len({field.value.casefold() for _, field in having}) < len(having):
-        return
-    shown = show(store, [Row(field.passage, field.quote) for _, field in having])
-    roots, of_fields = store.volumes.roots(), zip(shown.citations, having, strict=True)
-    lines = [
-        listed(citation, " ".join(field.quote.split()), row.path, roots, with_place=True)
-        for citation, (row, field) in of_fields
-    ]
-    days = days_of(store, (Writing(row.path) for row, _ in having))
-    latest = newest(days)
-    which = f" The newest is {dated_name(latest.path, days[latest])}." if latest is not None else ""
-    text = "\n".join([*lines, f"{len(having)} documents say something different; name the one that is meant.{which}"])
-    yield from finish(store, question, text, shown, under, (began, len(paths), len(paths)))
 
 
 def with_others(
@@ -168,6 +133,8 @@ def with_others(
         if not asks_of_draft(question):
             rows = [row for row in rows if not is_draft(place_of_passage(row.passage))]
         rows = [row for row in rows if corrected is None or row.passage != corrected[0].passage]
+        if corrected is not None and not corrected[1]:
+            rows, corrected = [corrected[0], *rows], None
         if not rows and corrected is None:
             yield from text
             yield event
@@ -189,8 +156,8 @@ def with_others(
         yield from text if both.text == done.text else [AnswerText(both.text)]
         comparison = said_by(store, both.citations[0], both.citations[1:])
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
-        is_newest = both.text != done.text or asks_now(question) or asks_at_last(question)
-        advice = "" if is_newest and not both.doubtful else ". Name the one that is meant"
+        is_settled = (both.text != done.text or asks_in_present(question)) and not both.doubtful
+        advice = "" if is_settled else ". Name the one that is meant"
         yield Finished(replace(both, notices=(*both.notices, f"{comparison}{more}{advice}")))
 
 
@@ -218,11 +185,13 @@ def _at_time_asked(
         if latest == writing_of(done.citations[0]):
             return done
         row = next((row for row in rows if writing_of_passage(row.passage) == latest), None)
-        value = row.text if row is not None and _is_statement(done) else ""
+        is_whole = _is_statement(done) or asks_whether(question)
+        value = row.text if row is not None and is_whole else ""
         if row is not None and not value:
             (scores,) = span_scorer.read(question, [place_of_passage(row.passage)])
-            value = value_in(question, scores, row.passage.chunk.text, row.text, _pattern(question))
-        if value:
+            value = value_in(question, scores, row.passage.chunk.text, row.text, _pattern(question, done))
+        value = value.strip(" .")
+        if value and row is not None and _differs(question, done, value, row.text):
             in_order = sorted(done.citations, key=lambda one: writing_of(one) != latest)
             return replace(done, text=value, citations=tuple(in_order))
     elif not asks_then(question):
@@ -230,17 +199,28 @@ def _at_time_asked(
     return doubted(done)
 
 
-def _pattern(question: str) -> re.Pattern[str]:
-    """What a value must hold: a name for the holder of an office, else a number."""
-    return PERSON if _ASKS_HOLDER.match(question) else VALUE
+def _pattern(question: str, done: Answer) -> re.Pattern[str]:
+    """What a value must hold: a name for the holder of an office, a number if the answer has one, else words."""
+    if asks_whether(question):
+        return WORD
+    return PERSON if _ASKS_HOLDER.match(question) else VALUE if VALUE.search(done.text) else WORD
+
+
+def _differs(question: str, done: Answer, value: str, unit: str) -> bool:
+    """True if a sentence says something else than the answer: no for yes, another value, or other words."""
+    quote, pattern = done.citations[0].quote, _pattern(question, done)
+    if asks_whether(question):
+        return _says_other(question, unit, quote)
+    return (differ_in_words(question, (done.text, quote), (value, unit)) if pattern is WORD
+            else differ((done.text, quote), (value, unit)))  # fmt: skip
 
 
 def _other_values(
     store: Store, done: Answer, question: str, embedder: EmbedderLike, span_scorer: SpanScorerLike
 ) -> Iterator[Row]:
     """The sentences of other documents, among the passages that were read, that give another value for the same."""
-    pattern = _pattern(question)
-    if not _asks_plainly(done, question) or not pattern.search(done.text) or asks_whether(question):
+    pattern = _pattern(question, done)
+    if not _asks_plainly(done, question) or not pattern.search(done.text):
         return
     citation = done.citations[0]
     by_number = {source.number: source for source in done.sources}
@@ -256,44 +236,45 @@ def _other_values(
     quoted = writing_of(citation)
     seen = {quoted}
     for source in done.sources:
-        if writing_of(source) in seen:
-            continue
         later = is_newer(store, writing_of(source), quoted, question)
+        if writing_of(source) in seen or (pattern is WORD and not later):
+            continue
         wanted = [own, of_value] if of_value and later else [own]
         if amends := later and amends_document(store, source.text, quoted):
             wanted.append(own & _context(source, source.text))
         (scores,) = span_scorer.read(question, [place_of_source(source)])
-        units = [unit for unit in quotable(source.text) if pattern.search(unit) and not is_header(unit)]
-        units = [unit for unit in units if _is_money_like(done.text, citation.quote, unit)]
-        lines = {unit: _line_of(source.text, unit) if asks_at_last(question) else unit for unit in units}
-        odds = {unit: log_odds(scores, source.text, unit) for unit in units}
-        units = [
-            unit
-            for unit in units
-            if odds[unit] >= _LEAST_LOG_ODDS
-            and any(_speaks_of(stems, source, lines[unit], whole=whole or amends) for stems in wanted)
-        ]
-        if not units:
+        speaks = partial(_speaks_of, source=source, least=_OF_LATER if later else 1.0)
+        lines = {
+            unit: _line_of(source.text, unit) if asks_at_last(question) else unit
+            for unit in quotable(source.text)
+            if pattern.search(unit) and not is_header(unit) and _is_money_like(done.text, citation.quote, unit)
+        }
+        odds = {
+            unit: log_odds(scores, source.text, unit)
+            for unit, line in lines.items()
+            if any(speaks(stems, line, whole=whole or amends) for stems in wanted)
+        }
+        unit = max(odds, key=lambda one: (speaks(own, lines[one], whole=whole), odds[one]), default="")
+        if not unit or odds[unit] < _LEAST_LOG_ODDS:
             continue
-        unit = max(units, key=lambda one: (_speaks_of(own, source, lines[one], whole=whole), odds[one]))
-        line = lines[unit]
         value = value_in(question, scores, source.text, unit, pattern)
         passage = store.passage(source.chunk_id, [source.path])
-        if passage is None or not differ((done.text, citation.quote), (value, unit)):
+        if passage is None or not _differs(question, done, value, unit):
             continue
         cited = QuoteFinder([source]).find(unit)
-        judged = [replace(cited, quote=line)] if cited else []
+        judged = [replace(cited, quote=lines[unit])] if cited else []
         verdict = verify_answer(question, judged, [], [source], embedder=embedder, span_scorer=span_scorer)
         if cited is not None and not verdict.unmet and verdict.probability >= DOUBTFUL:
             seen.add(writing_of(source))
             yield Row(passage, unit)
 
 
-def _speaks_of(wanted: set[str], source: Source, line: str, *, whole: bool) -> bool:
-    """True if a line, with what it stands under, has all that a quote has of the question, and some of it by itself."""
+def _speaks_of(wanted: set[str], line: str, *, source: Source, least: float, whole: bool) -> bool:
+    """True if a line, with what it stands under, has that share of a quote's words of the question, and one itself."""
     stems = _context(source, source.text if whole else line)
     needed = wanted - _COSTS if _COSTS & stems else wanted
-    return all(has_stem(stem, stems) for stem in needed) and bool(wanted & content_stems(line))
+    shared = sum(has_stem(stem, stems) for stem in needed)
+    return shared >= least * len(needed) and bool(wanted & content_stems(line))
 
 
 def _is_money_like(value: str, quote: str, unit: str) -> bool:
@@ -313,16 +294,18 @@ def _line_of(text: str, unit: str) -> str:
 
 def _context(source: Source, sentence: str) -> set[str]:
     """The stems of a sentence, or of more of the text, and of what it stands under."""
-    place = place_of_source(source)
-    section = place.sections_before(source.text.find(sentence))[:1]
-    return content_stems("\n".join([sentence, place.labels, source.title, *section]))
+    place, begin = place_of_source(source), source.text.find(sentence)
+    header, section = header_of(place, begin), place.sections_before(begin)[:1]
+    names = [header.sender, header.recipients] if header is not None else []
+    return content_stems("\n".join([sentence, place.labels, source.title, *section, *names]))
 
 
 def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) -> list[Row]:
     """The sentences of documents much like the quoted one that answer differently, one of each."""
     if not _asks_plainly(done, question):
         return []
-    citation, question_stems = done.citations[0], content_stems(question) - _MEASURES
+    citation, light = done.citations[0], _MEASURES | (_OPPOSITES if asks_whether(question) else set())
+    question_stems = content_stems(question) - light
     own = store.document(citation.path)
     if own is None:
         return []
@@ -333,7 +316,7 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         return []
     of_value = {stem for stem in content_stems(done.text) if any(map(str.isdigit, stem))}
     frame = content_stems(citation.quote) - (of_value or content_stems(done.text))
-    frame = content_stems(citation.quote) if _is_statement(done) else frame
+    frame = content_stems(citation.quote) - light if _is_statement(done) else frame
     of_question = question_stems & content_stems(citation.quote)
     of_document = question_stems & (of_question | content_stems(f"{own.path.stem} {own.title}"))
     if len(frame) < 2 or not of_question or len(of_document) < _OF_QUESTION * len(question_stems):
@@ -345,8 +328,13 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
         if question_stems & (own_stems - _stems(row, passages)):
             continue  # a word of the question stands only in the quoted document
         sentence = _answering(passages, frame, of_question, done.text, question_stems, kind_asked(question))
-        others += [sentence] if sentence is not None else []
+        others += [sentence] if sentence is not None and _says_other(question, sentence.text, citation.quote) else []
     return others
+
+
+def _says_other(question: str, sentence: str, quote: str) -> bool:
+    """True unless a question asks for yes or no, and both sentences say the same of these."""
+    return not asks_whether(question) or denies(question, sentence) != denies(question, quote)
 
 
 def _is_statement(done: Answer) -> bool:

@@ -15,6 +15,7 @@ from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.stems import PAST_FORMS
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.sanitize import clean_name
 
@@ -34,6 +35,11 @@ _ASKS_IN_PRESENT = re.compile(
     r"|^(?:am|is|are|do|does|has|have|can|may|must)\b(?!.*\b(?:was|were|did|had)\b)",
     re.I,
 )
+_WITHOUT_AUXILIARY = re.compile(
+    r"\s*(?:who|what|which|whose)\b(?!.*\b(?:am|is|are|was|were|do|does|did|ha[sd]|have|can|could|may|might|must|will|would|should)\b)",
+    re.I,
+)
+_ENDS_IN_ED = re.compile(r"[a-z]{2,}(?<!e)ed")
 _ASKS_THEN = re.compile(
     r"\b(?:when|before|until)\s+(?:I|we|you|he|she|they)\b|\b(?:at\s+(?:first|the\s+(?:beginning|start)|that\s+time)|back\s+then"
     r"|original(?:ly)?|initial(?:ly)?|former(?:ly)?|previous(?:ly)?|used\s+to)\b",
@@ -80,8 +86,15 @@ def asks_in_present(question: str) -> bool:
     return (
         asks_now(question)
         or asks_at_last(question)
-        or (_ASKS_IN_PRESENT.search(question) is not None and not asks_then(question))
+        or ((_ASKS_IN_PRESENT.search(question) is not None or _has_present_verb(question)) and not asks_then(question))
     )
+
+
+def _has_present_verb(question: str) -> bool:
+    """True for 'Who runs the stall?', which has neither an auxiliary verb nor a form of the past."""
+    words = re.findall(r"[a-z]+", question)
+    is_past = any(word in PAST_FORMS or _ENDS_IN_ED.fullmatch(word) for word in words)
+    return _WITHOUT_AUXILIARY.match(question) is not None and not is_past
 
 
 def asks_then(question: str) -> bool:

@@ -9,6 +9,7 @@ from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.statements.numbers import NUMBER_WORDS, numbers_of
+from desk_rag.answering.requirements.stems import content_stems
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScores
@@ -23,12 +24,22 @@ _CHANGED = (
 )
 ANNOUNCES = re.compile(rf"\b(?:{_CHANGED})\b", re.I)
 """Says that something is not as it was said to be."""
+_REPLACED = r"instead|t(?:ak(?:es?|ing)|ook)\s+over|succe(?:ed|ss)\w*|replac\w+"
+REPLACES = re.compile(rf"\b(?:{_REPLACED})\b", re.I)
+"""Says that somebody or something comes in the place of another."""
 CORRECTS = re.compile(
-    rf"\b(?:{_CHANGED}|not|no\s+longer|cannot|instead|rather\s+than|correct|wrong\w*|from\s+\S+\s+to|t(?:akes?|ook)\s+over"
-    r"|succe(?:ed|ss)\w*|forget|scrap(?:ped)?|drop(?:ped)?|cancel\w*|withdr[ae]wn?|replac\w+)\b|n['’]t\b",
+    rf"\b(?:{_CHANGED}|{_REPLACED}|not|no\s+longer|cannot|rather\s+than|correct|wrong\w*|from\s+\S+\s+to"
+    r"|forget|scrap(?:ped)?|drop(?:ped)?|cancel\w*|withdr[ae]wn?)\b|n['’]t\b",
     re.I,
 )
 """Takes back what it names, or says it of the past."""
+_DENIES = re.compile(
+    r"\b(?:not|no|none|never|neither|nor|without|cannot|forbidden|prohibited|banned|exempt\w*|exclu\w+|refus\w+|reject\w+"
+    r"|den(?:y|ied|ies))\b|n['’]t\b",
+    re.I,
+)
+_CLAUSE_END = re.compile(r"[,;]\s+|\s+but\s+")
+WORD = re.compile(r"[^\W\d_]{2}")
 _UNIT = re.compile(r"[^\W\d_]{2,}|%")
 _SIGNS = {"£": " pounds ", "€": " euros ", "$": " dollars "}
 _RATE = re.compile(r"\b(?:an?|per|each)\s+[a-z]+")
@@ -70,6 +81,19 @@ def differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
         return True
     units = [units_of(value) for value, _ in (one, other)]
     return not all(units) or bool(units[0] & units[1])
+
+
+def denies(question: str, sentence: str) -> bool:
+    """True if the clause of a sentence that is about a question says no: 'water is covered, frost is not'."""
+    asked = content_stems(question)
+    clause = max(_CLAUSE_END.split(sentence), key=lambda one: len(content_stems(one) & asked))
+    return _DENIES.search(clause) is not None
+
+
+def differ_in_words(question: str, one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """True if the second value is none of the words of the question and the first sentence, nor has the first value."""
+    new = content_stems(other[0])
+    return bool(new - content_stems(f"{question} {one[1]}")) and not content_stems(one[0]) <= new
 
 
 def says_same(value: str, sentence: str) -> bool:

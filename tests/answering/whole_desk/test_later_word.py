@@ -1,0 +1,134 @@
+"""What was said later answers, also in words and in another mail of the same mailbox; the earlier is shown beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.questions.disagreement.newest import asks_in_present
+from tests.answering.whole_desk.test_questions import engine_over_texts, printed
+
+
+def _mail(day: str, sender: str, subject: str, body: str) -> str:
+    address = f"{sender.split()[0].lower()}@fair.example"
+    return (
+        f"From {address} {day[:3]} {day[8:11]} {day[5:7]} 09:00:00 {day[12:16]}\nFrom: {sender} <{address}>\n"
+        f"To: Olive Marsh <olive@fair.example>\nDate: {day} 09:00:00 +0000\nSubject: {subject}\n\n{body}\n\n"
+    )
+
+
+FILES = {
+    "mail/fair.mbox": (
+        _mail(
+            "Mon, 03 Mar 2025",
+            "Petra Holm",
+            "Autumn fair",
+            "Dear all,\nthe fair brought in 1,900 crowns. We have 1,420 crowns left for the new roof of the hut.\n"
+            "Anton has kindly said that he will run the jam stall.",
+        )
+        + _mail(
+            "Thu, 06 Mar 2025",
+            "Ruben Dahl",
+            "Re: Autumn fair",
+            "Sorry, the tent was dearer.\nWhat is left for the roof of the hut is 1,360 crowns.",
+        )
+        + _mail(
+            "Fri, 21 Mar 2025",
+            "Olive Marsh",
+            "Jam stall",
+            "Hello,\nAnton has to be in Leeds that weekend, therefore I am taking over the jam stall.",
+        )
+        + _mail(
+            "Tue, 02 Sep 2025",
+            "Rhona Pell",
+            "Leaflets for Zelda",
+            "Dear Olive,\ncould you print the leaflets for Zelda? Our purchase order is PO 77-3141.",
+        )
+        + _mail(
+            "Fri, 05 Sep 2025",
+            "Rhona Pell",
+            "Re: Leaflets for Zelda",
+            "Please put the new order number on the invoice, PO 77-3207; the old one has been cancelled.",
+        )
+    ),
+    "cover/house cover 2022.md": (
+        "House cover\n1 October 2022\n\nDamage by water is covered, damage by frost to outside pipes is not.\n"
+    ),
+    "cover/house cover 2024.md": (
+        "House cover\n1 October 2024\n\nNew: frost damage to outside pipes is now covered as well.\n"
+    ),
+    "cover/liability 2021.md": "Liability\n1 April 2021\n\nMedical texts are excluded.\n",
+    "cover/liability change 2022.md": (
+        "Liability\n20 June 2022\n\nWith effect from 1 July 2022 medical and chemical texts are included.\n"
+    ),
+    "trip/booking.md": "# Booking of 18 January 2025, hotel in Porto\n\nTwo rooms. Breakfast is not included.\n",
+    "mail/2025-03-04 hotel.eml": (
+        "From: Joana Prata <joana@hotel.example>\nTo: Olive Marsh <olive@fair.example>\n"
+        "Date: Tue, 04 Mar 2025 11:00:00 +0000\nSubject: Your rooms in Porto\n\nDear Mrs Marsh,\n"
+        "we moved you to our other house. As an apology breakfast is now included.\n"
+    ),
+    "school/reading 2023.md": (
+        "# Reading, 7 November 2023\n\nFinn goes to Mrs Pruett every Tuesday and Thursday before lessons.\n"
+    ),
+    "school/reading 2024.md": (
+        "# Reading, 22 March 2024\n\nFinn has made such progress that he goes to Mrs Pruett only on Thursdays now.\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
+    opened = engine_over_texts(tmp_path_factory.mktemp("later"), FILES)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "earlier"),
+    [
+        ("How much money is left for the roof of the hut?", "1,360", "1,420"),
+        ("Which purchase order belongs on the invoice for the Zelda leaflets?", "PO 77-3207", "PO 77-3141"),
+        ("Is frost damage to outside pipes covered?", "now covered as well", "outside pipes is not"),
+        ("Are medical texts excluded?", "are included", "are excluded"),
+        ("Is breakfast included in Porto?", "breakfast is now included", "Breakfast is not included"),
+        ("How often does Finn go to Mrs Pruett?", "only on Thursdays", "every Tuesday and Thursday"),
+    ],
+)
+def test_what_was_said_later_answers_and_the_earlier_is_quoted(
+    engine: AnswerEngine, question: str, answer: str, earlier: str
+) -> None:
+    lines = printed(engine, question).splitlines()
+    quotes = [line for line in lines if line.startswith("[")]
+    text = next(line for line in lines if not line.startswith(("[", "(")))
+    assert answer in text
+    assert any(earlier in quote for quote in quotes)
+    assert any("is older than" in line for line in lines)
+    assert not any("Name the one that is meant" in line for line in lines)
+
+
+def test_a_mail_has_the_day_of_its_own_header_and_not_of_the_first_in_the_mailbox(engine: AnswerEngine) -> None:
+    text = printed(engine, "How much money is left for the roof of the hut?")
+    assert "fair.mbox of 3 March 2025 says something else" in text
+    assert "older than fair.mbox of 6 March 2025" in text
+
+
+def test_a_later_mail_that_takes_back_without_a_value_is_shown_and_the_answer_doubted(engine: AnswerEngine) -> None:
+    text = printed(engine, "Who runs the jam stall?")
+    assert "I am taking over the jam stall" in text
+    assert "may not answer the question" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "is_present"),
+    [
+        ("Who runs the jam stall?", True),
+        ("Which number belongs on the invoice?", True),
+        ("Who ran the jam stall?", False),
+        ("Who repaired the tent?", False),
+        ("What did the tent cost?", False),
+    ],
+)
+def test_a_question_without_an_auxiliary_asks_for_now_by_its_verb(question: str, is_present: bool) -> None:
+    assert asks_in_present(question) is is_present

@@ -217,6 +217,7 @@ _OWN = re.compile(
     r"|\s+(?:did|do|have|had)\s+(?:I|we)\s+(?:sen[dt]|issued?|write|written)(?:\s+out)?\b",
     re.I,
 )
+_WE_INVOICED = re.compile(r"\b(?:did|do|have|had)\s+(?:I|we)\s+(?:invoice|bill)(?:e?d)?\b", re.I)
 _OWED = re.compile(r"\bow(?:e[sd]?|ing)\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
@@ -250,7 +251,7 @@ def request_of(question: str, today: date) -> Request | None:
         subject = subject or "invoices"  # 'What is the total?' below an '@' name
         request = _of_subject(task, subject, today, groups, plain)
         if request is not None and (task is not Task.WHETHER_PAID or _names_claims(request)):
-            return replace(request, is_own=is_own)
+            return replace(request, is_own=is_own or _WE_INVOICED.search(plain) is not None)
     return None
 
 

@@ -56,7 +56,8 @@ _SAYS_UNPAID = re.compile(
 _ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
-_HEAD_LINES, _HEAD_WORDS = 3, 8
+_HEAD_LINES, _HEAD_WORDS, _ADDRESS_PARTS = 3, 8, 4
+"""Most lines of a head, most words of such a line or of a part of an address, and the fewest parts of one."""
 _LEVELS = " › "
 """Separator of title and headings in the first line of a passage."""
 
@@ -133,7 +134,9 @@ class Record:
         lines: list[str] = []
         for line in filter(str.strip, self.text.split("\n")):
             cells = [value for _, value in cells_of(line)]
-            is_text = len(re.findall(r"\w\S*", line)) > _HEAD_WORDS or re.search(r":\s|[.!?]$", line)
+            parts = line.split(", ") if line.count(", ") >= _ADDRESS_PARTS - 1 else [line]
+            is_long = any(len(re.findall(r"\w\S*", part)) > _HEAD_WORDS for part in parts)
+            is_text = is_long or re.search(r":\s|[.!?]$", line)
             if len(lines) >= _HEAD_LINES or (is_text and not (cells and not lines)):
                 break
             lines += cells or [line]

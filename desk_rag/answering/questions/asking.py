@@ -35,6 +35,7 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.dated_entry import day_meant, name_day
 from desk_rag.answering.questions.one_fact.day_files import by_day_files
+from desk_rag.answering.questions.one_fact.holders import name_predecessor
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
@@ -268,6 +269,7 @@ def _with_name(
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
     events = name_day(mails.name_first_person(_read(reader, question, look), question), question)
+    events = name_predecessor(events, reader.store, question, look.under)
     of_days = by_day_files(
         events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
     )

@@ -162,6 +162,7 @@ _ONLY_DATE = re.compile(
     re.I,
 )
 """A day, which counts nothing."""
+_PRONOUN = re.compile(r"(?:s?he|they|it|him|hers?|his|them|their|this|that|these|those|you|who|one)", re.I)
 _LONGEST_NAME = 3
 """Words of an answer that is nothing but a name."""
 
@@ -267,6 +268,7 @@ def misfit(question: str, answer: str, quotes: str) -> str:
     """Return a sentence that says why an answer is not what was asked for; empty if nothing speaks against it."""
     kind = kind_asked(question)
     is_word = kind is AnswerKind.POSTAL and "address" in question.lower() and answer.strip(" .").isalpha()
+    is_word = is_word or (kind is AnswerKind.NAME and _PRONOUN.fullmatch(answer.strip(" .")) is not None)
     if kind is not None and (is_word or not is_of_kind(kind, answer)):
         return f"The question asks for {kind.value}, and “{answer}” is none"
     asks_who_is = _ASKS_WHO_IS.match(question.strip()) is not None

@@ -138,3 +138,29 @@ def test_a_wish_counts_in_the_clause_with_the_time(sentence: str, proposed: bool
 def test_a_day_counts_nothing(day: str) -> None:
     assert not is_of_kind(AnswerKind.AMOUNT, day)
     assert is_of_kind(AnswerKind.AMOUNT, f"four, the last on {day}")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is Nora's phone number?", "2025 15"),
+        ("When do the leaflets have to be ready?", "0.16"),
+        ("Who is my contact now?", "d.voss@brook.example"),
+        ("Who made the window?", "He"),
+        ("Who is Nora going to stay with?", "23 February 2026"),
+    ],
+)
+def test_an_answer_of_another_kind_is_said_to_be_none(question: str, answer: str) -> None:
+    assert answer in misfit(question, answer, f"It says {answer}.")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is Ana's phone number?", "2012 45 678"),
+        ("When does it begin?", "7.30"),
+        ("Who is my contact now?", "Daniela Voss, d.voss@brook.example"),
+    ],
+)
+def test_an_answer_much_like_another_kind_stands(question: str, answer: str) -> None:
+    assert not misfit(question, answer, answer)

@@ -69,6 +69,19 @@ FILES = {
         "Date: Tue, 04 Mar 2025 11:00:00 +0000\nSubject: Your rooms in Porto\n\nDear Mrs Marsh,\n"
         "we moved you to our other house. As an apology breakfast is now included.\n"
     ),
+    "club/minutes 2021-09-04.md": (
+        "# Minutes of 4 September 2021\n\nPresent: Mara Finch (chair), Dora Pask (treasurer), Ruth Amsel (secretary).\n"
+    ),
+    "club/minutes 2022-03-12.md": (
+        "# Minutes of 12 March 2022\n\nMara Finch and Ruth Amsel were re-elected as chair and secretary. Otto Hale was"
+        " elected treasurer.\n"
+    ),
+    "club/minutes 2024-06-08.md": "# Minutes of 8 June 2024\n\nPresent: Peter Oakes (chair), Otto Hale (treasurer).\n",
+    "school/exchange.md": (
+        "# Exchange, 3 October 2025\n\nNora will stay with the Moutinho family from 9 to 23 February 2026; their"
+        " daughter Beatriz comes to you in the last two weeks of April.\n"
+    ),
+    "house/window.md": "# The window\n\nThe window in the kitchen is by Aled Rees. He made it of larch.\n",
     "school/reading 2023.md": (
         "# Reading, 7 November 2023\n\nFinn goes to Mrs Pruett every Tuesday and Thursday before lessons.\n"
     ),
@@ -118,6 +131,41 @@ def test_a_later_mail_that_takes_back_without_a_value_is_shown_and_the_answer_do
     text = printed(engine, "Who runs the jam stall?")
     assert "I am taking over the jam stall" in text
     assert "may not answer the question" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "holder", "successor"),
+    [
+        ("Who was chair before Peter Oakes?", "Mara Finch", "Peter Oakes (chair)"),
+        ("Who was treasurer before Otto Hale?", "Dora Pask", "Otto Hale was elected treasurer"),
+        ("Who chaired the club before Peter Oakes?", "Mara Finch", "Peter Oakes (chair)"),
+    ],
+)
+def test_the_holder_before_somebody_is_the_last_one_named_before_them(
+    engine: AnswerEngine, question: str, holder: str, successor: str
+) -> None:
+    text = printed(engine, question)
+    assert holder in text.splitlines()
+    assert successor in text
+    assert "may not answer" not in text
+
+
+def test_nobody_is_named_where_no_document_is_earlier(engine: AnswerEngine) -> None:
+    text = printed(engine, "Who was treasurer before Dora Pask?")
+    assert "may not answer the question" in text or "could not find" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "wrong"),
+    [
+        ("Who made the kitchen window?", "He"),
+        ("When does Beatriz come to us?", "23 February 2026"),
+        ("Who is Nora going to stay with?", "23 February 2026"),
+    ],
+)
+def test_an_answer_of_another_kind_or_clause_is_doubted(engine: AnswerEngine, question: str, wrong: str) -> None:
+    text = printed(engine, question)
+    assert wrong not in text.splitlines() or "may not answer the question" in text
 
 
 @pytest.mark.parametrize(

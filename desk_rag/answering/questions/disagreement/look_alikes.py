@@ -154,6 +154,9 @@ def with_others(
         both = both if both.text == done.text else _without_agreeing(both)
         yield from (Evidence(citation) for citation in citations if citation in both.citations)
         yield from text if both.text == done.text else [AnswerText(both.text)]
+        if len(both.citations) == 1:  # the one that it replaced said the same
+            yield Finished(both)
+            continue
         comparison = said_by(store, both.citations[0], both.citations[1:])
         more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
         is_settled = (both.text != done.text or asks_in_present(question)) and not both.doubtful

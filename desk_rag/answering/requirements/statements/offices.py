@@ -16,8 +16,15 @@ _ASKS_HOLDER = re.compile(
     r"(?:\s+(?:now|today|currently|at\s+present|these\s+days))*$",
     re.I,
 )
+_ASKS_PREDECESSOR = re.compile(
+    r"^who\s+was\s+(?:(?:the|our|my)\s+)?(?P<office>[a-z]{4,})(?:\s+of\s+(?P<body>.+?))?\s+before\s+(?P<after>[A-Z].*)$"
+    r"|^who\s+(?P<verb>chair|conduct|direct|manag|coach|edit)e?d\s+(?:the|our|my)\s+.+?\s+before\s+(?P<successor>[A-Z].*)$",
+    re.I,
+)
 _ENDINGS = {"chair": "", "conduct": "or", "direct": "or", "edit": "or", "coach": ""}
 _NAME = r"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s+)?[^\W\d_a-z][\w’'-]+(?:\s+(?:[^\W\d_a-z][\w’'-]+|[^\W\d_a-z]\b\.?)){0,3}"
+_FIRST_OF_TWO = re.compile(rf"(?P<name>{_NAME})\s+and\s+$")
+"""In front of Ben in 'Ana Lind and Ben Carr were elected chair and secretary', of which Ana is the chair."""
 _BECAME = (
     r"(?:(?:was|is|were|has\s+been)\s+(?:re-?)?(?:elected|appointed|chosen|voted|made|confirmed)"
     r"|(?:is|becomes?|became|remains?|stays?)|takes?\s+over|took\s+over)"
@@ -33,12 +40,18 @@ class Office:
     name: str
     body: str
     """The club or firm that the question names; empty without one."""
+    before: str = ""
+    """Whoever came next, where the question asks for the holder before somebody."""
 
     def holder_in(self, sentence: str) -> str | None:
         """The name of the holder if a sentence says who it is."""
         matches = (pattern.search(sentence) for pattern in _patterns(self.name))
         match = next(filter(None, matches), None)
-        return match["name"].strip() if match is not None else None
+        if match is None:
+            return None
+        is_first = re.search(rf"\b{re.escape(self.name)}\s+and\s", sentence[match.end("name") :], re.I)
+        of_two = _FIRST_OF_TWO.search(sentence[: match.start("name")]) if is_first else None
+        return (of_two or match)["name"].strip()
 
 
     def is_of_others(self, sentence: str) -> bool:
@@ -49,11 +62,14 @@ class Office:
 @lru_cache(maxsize=64)
 def office_asked(question: str) -> Office | None:
     """The office whose holder a question asks for; None for other questions."""
-    match = _ASKS_HOLDER.match(" ".join(question.split()).rstrip("?!. "))
-    if match is None or not match["verb"]:
-        return Office(match["office"], match["body"] or "") if match is not None else None
-    verb = match["verb"].lower()
-    return Office(verb + _ENDINGS.get(verb, "er"), "")
+    plain = " ".join(question.split()).rstrip("?!. ")
+    asks_before = _ASKS_PREDECESSOR.match(plain)
+    match = asks_before or _ASKS_HOLDER.match(plain)
+    if match is None:
+        return None
+    before = (asks_before["after"] or asks_before["successor"]) if asks_before is not None else ""
+    verb = (match["verb"] or "").lower()
+    return Office(verb + _ENDINGS.get(verb, "er") if verb else match["office"], match["body"] or "", before)
 
 
 def names_holder(question: str, sentence: str) -> bool:
@@ -72,6 +88,6 @@ def _patterns(office: str) -> tuple[re.Pattern[str], ...]:
         re.compile(rf"(?P<name>{_NAME})\s+{_BECAME}{between}\s+{plain}(?!\s+(?:of\s+)?the\s+meeting)"),
         re.compile(rf"\b(?i:elected|appointed|chose)\s+(?P<name>{_NAME})\s+(?:as\s+|to\s+be\s+)?(?:the\s+|our\s+|its\s+)?(?:new\s+)?{plain}"),
         re.compile(rf"\b(?i:the|our)\s+(?:new\s+)?{plain}\s+is\s+(?:now\s+)?(?P<name>{_NAME})"),
-        re.compile(rf"(?P<name>{_NAME})\s+\({plain}\)"),
+        re.compile(rf"(?P<name>{_NAME})\s+(?:\({plain}\)|(?i:{re.escape(office)}s\s+(?:the|our|this)\b))"),
         re.compile(rf"(?P<name>{_NAME}),\s+(?i:(?:the\s+|our\s+|hon\.?\s+)?){plain}\W*$"),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, counts_things, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, counts_things, is_of_kind, kind_asked
 from desk_rag.answering.requirements.requirements import Requirement, Requirements
 from desk_rag.answering.requirements.stems import content_stems
 
@@ -30,6 +30,8 @@ _DENIED_BEFORE = re.compile(r"\bnot\s+(?:(?:on|at|in|by|from|to|until|for|the|an
 _BUT = re.compile(r"[^.;:!?]{0,40}?,?\s+but\s", re.I)
 _DOES_NOT = re.compile(rf"\s+(?:{_AUXILIARY}(?:n['’]t|\s+not)|cannot|never)\b", re.I)
 _CLAUSE_END = re.compile(r"[,;]\s+|\.\s+(?=[^\W\d_a-z])|\s[–—]\s|\s+(?:but|while|whereas)\s+", re.I)
+_PART_END, _CELL = re.compile(r"(?<=[;,]\s)"), re.compile(r"[;,]\s[^:;]{1,40}:\s")
+"""Ends of the parts of a sentence; a cell of a row, whose parts are no clauses."""
 _CLOCK = re.compile(r"\d{1,2}[.:]\d\d(?:\s?[ap]\.?m\.?)?", re.I)
 _CLOCK_BEFORE = re.compile(r"\b(?:after|before|at|until|till|by|since|from)\s+$", re.I)
 _OPPOSITES = (
@@ -81,6 +83,8 @@ class ValueDoubts:
             return f"The question asks for {self._kind.value}, and “{value}” is a time of day"
         if self._kind is AnswerKind.TIME and (other := self._other_time(value)):
             return f"The question asks about “{other}”, and “{value}” is another time"
+        if other := self._nearer_clause(begin):
+            return f"The part of the quote that is about the question is “{other}”"
         if self._kind is AnswerKind.AMOUNT and asks_money(self._question) and counts_things(value):
             return f"The question asks for money, and “{value}” is none"
         if self._kind is AnswerKind.PHONE and (number_kind := self._other_number()):
@@ -160,6 +164,17 @@ class ValueDoubts:
         first = max((one.end() for one in _CLAUSE_END.finditer(self._sentence, 0, begin)), default=0)
         last = _CLAUSE_END.search(self._sentence, end)
         return self._sentence[first : last.start() if last is not None else len(self._sentence)]
+
+    def _nearer_clause(self, begin: int) -> str:
+        """A clause with words of the question and a value of its kind, where that of the value has none; or ''."""
+        if self._kind not in (AnswerKind.TIME, AnswerKind.AMOUNT) or _CELL.search(self._sentence):
+            return ""
+        asked, parts = content_stems(self._question), _PART_END.split(self._sentence)
+        own = next((part for part in parts if (begin := begin - len(part)) < 0), "")
+        if asked & content_stems(own):
+            return ""
+        nearer = (part.strip(" ,;.") for part in parts if asked & content_stems(part) and is_of_kind(self._kind, part))
+        return next((part for part in nearer if self._kind is AnswerKind.TIME or re.search(r"\d", part)), "")
 
     def _other_time(self, value: str) -> str:
         """The month or day of the question, if the value has only others."""

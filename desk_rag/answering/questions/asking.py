@@ -26,6 +26,7 @@ from desk_rag.answering.events import (
 )
 from desk_rag.answering.questions import mails, parts, summary
 from desk_rag.answering.questions.disagreement import drafts, look_alikes
+from desk_rag.answering.questions.disagreement.newest import is_too_late
 from desk_rag.answering.questions.folder import written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
@@ -281,6 +282,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             reason = (
                 misfit(question, done.text, quote)
                 or not_the_sum(question, done.text, quote)
+                or is_too_late(reader.store, question, citation)
                 or past_note(question, done.text, today)
                 or (doubts.reason(question, done.text, quote, place_of_source(source)) if source else "")
                 or _one_of_several_rows(reader.store, question, done)

@@ -77,6 +77,9 @@ FILES = {
         " elected treasurer.\n"
     ),
     "club/minutes 2024-06-08.md": "# Minutes of 8 June 2024\n\nPresent: Peter Oakes (chair), Otto Hale (treasurer).\n",
+    "contract/brook amendment.md": (
+        "# Amendment of 29 January 2024\n\nThe hourly fee for later corrections is raised to 44 crowns.\n"
+    ),
     "school/exchange.md": (
         "# Exchange, 3 October 2025\n\nNora will stay with the Moutinho family from 9 to 23 February 2026; their"
         " daughter Beatriz comes to you in the last two weeks of April.\n"
@@ -148,6 +151,21 @@ def test_the_holder_before_somebody_is_the_last_one_named_before_them(
     assert holder in text.splitlines()
     assert successor in text
     assert "may not answer" not in text
+
+
+@pytest.mark.parametrize(
+    ("question", "is_doubted"),
+    [
+        ("What was the hourly fee for later corrections before 2024?", True),
+        ("What is the hourly fee for later corrections?", False),
+    ],
+)
+def test_a_document_of_a_later_year_does_not_say_what_held_before(
+    engine: AnswerEngine, question: str, is_doubted: bool
+) -> None:
+    text = printed(engine, question)
+    assert ("asks for the time before 2024, and the quote is of 29 January 2024" in text) is is_doubted
+    assert ("may not answer" in text) is is_doubted
 
 
 def test_nobody_is_named_where_no_document_is_earlier(engine: AnswerEngine) -> None:

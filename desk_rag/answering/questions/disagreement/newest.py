@@ -45,6 +45,7 @@ _ASKS_THEN = re.compile(
     r"|original(?:ly)?|initial(?:ly)?|former(?:ly)?|previous(?:ly)?|used\s+to)\b",
     re.I,
 )
+_ASKS_BEFORE = re.compile(r"(?<!^)\b(?:(?P<before>before)|until|till|up\s+to)\s+(?P<year>(?:19|20)\d\d)\b", re.I)
 _ANY = Kind("file", "files")
 
 
@@ -126,6 +127,17 @@ def days_of(store: Store, writings: Iterable[Writing]) -> dict[Writing, Date | N
 def is_newer(store: Store, one: Writing, quoted: Writing, question: str) -> bool:
     """True if a question asks for what holds now, and a document is dated later than the quoted one."""
     return asks_in_present(question) and newest(days_of(store, (one, quoted))) == one
+
+
+def is_too_late(store: Store, question: str, quoted: Citation) -> str:
+    """A sentence about the day of a document, where the question asks for what held before; else ''."""
+    asked, writing = _ASKS_BEFORE.search(question), writing_of(quoted)
+    day = day_of(store, writing) if asked is not None and "when" not in question.lower().split() else None
+    if asked is None or day is None or any(one.year < int(asked["year"]) for one in dates(quoted.quote) if one.year):
+        return ""
+    if day.year < int(asked["year"]) + (not asked["before"]):
+        return ""
+    return f"The question asks for the time {asked[0]}, and the quote is of {written(day)}"
 
 
 def amends_document(store: Store, text: str, quoted: Writing) -> bool:

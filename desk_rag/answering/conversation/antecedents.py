@@ -94,6 +94,7 @@ def person(talk: Talk, pronoun: str = "their") -> str:
     for place in range(len(talk.turns), 0, -1):
         past = Talk(talk.turns[:place])
         is_named = past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer)
+        is_named = is_named and past.answer.casefold().strip(" .") not in v.PRONOUNS
         answers = _fitting([past.answer], pronoun, talk) if ASKS_WHO.match(past.asked) and is_named else []
         if fitting := answers or _fitting(_people_in(past.asked), pronoun, talk):
             return fitting[0]

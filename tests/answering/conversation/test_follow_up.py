@@ -180,6 +180,11 @@ def test_first_question_stays() -> None:
     assert stand_alone("And who repaired it?", []) == "And who repaired it?"
 
 
+def test_he_is_no_name_of_whom_a_quote_called_only_so() -> None:
+    last = Turn("Who made the kitchen window?", "Who made the kitchen window?", "He", found=True)
+    assert "He" not in stand_alone("And what does he ask?", [last]).split()
+
+
 def test_refused_answer_is_never_filled_in() -> None:
     refused = Turn("Who repaired the piano?", "Who repaired the piano?", "I could not find that.", found=False)
     assert "could not" not in stand_alone("What is his number?", [refused])

@@ -48,7 +48,6 @@ from desk_rag.answering.questions.disagreement.values import (
     differ_in_words,
     log_odds,
     says_same,
-    units_of,
     value_in,
 )
 from desk_rag.answering.questions.matching import Row
@@ -235,16 +234,14 @@ def _other_values(
         own, whole = _context(own_source, own_source.text) & asked, True
     if len(own) < fewest:
         return
-    of_value = own & content_stems(" ".join([*Requirements(question).asked, *units_of(done.text)]))
     quoted = writing_of(citation)
     seen = {quoted}
     for source in done.sources:
         later = is_newer(store, writing_of(source), quoted, question)
         if writing_of(source) in seen or (pattern is WORD and not later):
             continue
-        wanted = [own, of_value] if of_value and later else [own]
-        if amends := later and amends_document(store, source.text, quoted):
-            wanted.append(own & _context(source, source.text))
+        amends = later and amends_document(store, source.text, quoted)
+        wanted = own & _context(source, source.text) if amends else own
         (scores,) = span_scorer.read(question, [place_of_source(source)])
         speaks = partial(_speaks_of, source=source, least=_OF_LATER if later else 1.0)
         lines = {
@@ -255,9 +252,9 @@ def _other_values(
         odds = {
             unit: log_odds(scores, source.text, unit)
             for unit, line in lines.items()
-            if any(speaks(stems, line, whole=whole or amends) for stems in wanted)
+            if speaks(wanted, line, whole=whole or amends)
         }
-        unit = max(odds, key=lambda one: (speaks(own, lines[one], whole=whole), odds[one]), default="")
+        unit = max(odds, key=lambda one: odds[one], default="")
         if not unit or odds[unit] < _LEAST_LOG_ODDS:
             continue
         value = value_in(question, scores, source.text, unit, pattern)

@@ -23,12 +23,6 @@ _LIGHT = content_stems(
 """Words that name the kind of an answer, or that every text has."""
 _ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|months|years|times)\b", re.I)
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
-_ASKS_WHY = re.compile(r"^(?:why|for\s+what\s+reasons?|what\s+(?:is|was|were)\s+the\s+reasons?)\b", re.I)
-_GIVES_REASON = re.compile(
-    r"\b(?:because|since|as|so|due\s+to|owing\s+to|thanks\s+to|reasons?|why|therefore|otherwise|to|for|after|with|when|if|of)\b|[;:]|\s[–—]\s",
-    re.I,
-)
-"""Words with which a sentence may give a reason, in the widest sense."""
 _MUST_SAY = (
     (
         re.compile(r"^(?i:who)\b.*\b(?:before|after)\s+(?:(?:the|our|my|Mrs?|Ms|Dr)\.?\s+)?[A-Z]"),
@@ -126,8 +120,6 @@ def lacking(question: str, answer: str, quote: str, place: Place, support: float
     """
     is_money = asks_money(question) and amount_of(answer, "") is not None
     says_times = _ASKS_TIMES.match(question) is not None and is_of_kind(AnswerKind.TIME, answer)
-    if _ASKS_WHY.match(question) and support < _SURE and not _GIVES_REASON.search(quote):
-        return "The quote gives no reason"
     as_asked, around = kind_asked(question) is not None or is_money or says_times, f"{place.labels}\n{place.name}"
     section = place.sections_before(place.text.find(quote))[:1]
     text = "\n".join([quote, around, *section]) if as_asked else f"{place.text}\n{around}"

@@ -1,0 +1,1 @@
+"""Tests of how questions are recognised, split and answered in several steps."""

@@ -24,11 +24,11 @@ _CHANGED = (
 )
 ANNOUNCES = re.compile(rf"\b(?:{_CHANGED})\b", re.I)
 """Says that something is not as it was said to be."""
-_REPLACED = r"instead|t(?:ak(?:es?|ing)|ook)\s+over|succe(?:ed|ss)\w*|replac\w+"
+_REPLACED = r"t(?:ak(?:es?|ing)|ook)\s+over|succe(?:ed|ss)\w*|replac\w+"
 REPLACES = re.compile(rf"\b(?:{_REPLACED})\b", re.I)
-"""Says that somebody or something comes in the place of another."""
+"""Says that somebody or something comes in the place of another; 'instead' is said of much else."""
 CORRECTS = re.compile(
-    rf"\b(?:{_CHANGED}|{_REPLACED}|not|no\s+longer|cannot|rather\s+than|correct|wrong\w*|from\s+\S+\s+to"
+    rf"\b(?:{_CHANGED}|{_REPLACED}|instead|not|no\s+longer|cannot|rather\s+than|correct|wrong\w*|from\s+\S+\s+to"
     r"|forget|scrap(?:ped)?|drop(?:ped)?|cancel\w*|withdr[ae]wn?)\b|n['’]t\b",
     re.I,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer
-from desk_rag.answering.questions.disagreement.newest import day_of, writing_of, writing_of_passage
+from desk_rag.answering.questions.disagreement.newest import asks_now, day_of, writing_of, writing_of_passage
 from desk_rag.answering.questions.disagreement.values import (
     ANNOUNCES,
     CORRECTS,
@@ -52,6 +52,8 @@ _OWNS_UP = re.compile(
     r"\b(?:correct\w*|put\s+(?:\w+\s+)?right|wrong\w*|mistake\w*|misread|overlooked|sorry|apologi\w+)\b", re.I
 )
 """Says, in a reply, that the message below it is not right."""
+_OF_FRAME = 0.5
+"""Share of the words around a value that a sentence about a newer one has."""
 _FEWEST_SHARED = 2
 """Words that a sentence which announces a change, and what it stands under, share with the question."""
 _LEAST_LOG_ODDS = -2.0
@@ -64,33 +66,38 @@ def correction_of(
     """The sentence of another document that corrects the quoted one, and its value; None if there is none.
 
     The value is '' where a later sentence replaces the old one and its own cannot be read: 'I am taking over from him'.
+
+    For a question about now, the newest document that says the same of another value corrects it as well.
     """
     citation = done.citations[0]
     if _ASKS_FOR_TEXT.match(question.strip()) or len(done.text.split()) > _MOST_WORDS:
         return None
     quoted = writing_of(citation)
     quoted_day = day_of(store, quoted)
-    replacing: tuple[Row, str] | None = None
+    newest: tuple[Date | None, tuple[Row, str]] | None = None
     for hit in store.search_words(f"{question} {done.text} correction corrected", _MOST_PASSAGES, under):
         passage = store.passage(hit.chunk_id, under)
         if passage is None or writing_of_passage(passage) == quoted:
             continue
         units = list(_correcting(passage, question, done.text, citation.quote))
-        if not units or (is_draft(place_of_passage(passage)) and not asks_of_draft(question)):
+        restating = list(_restating(passage, question, done.text, citation.quote)) if asks_now(question) else []
+        if not units + restating or (is_draft(place_of_passage(passage)) and not asks_of_draft(question)):
             continue
-        order = _order(day_of(store, writing_of_passage(passage)), quoted_day)
+        day = day_of(store, writing_of_passage(passage))
+        order = _order(day, quoted_day)
         if order is not None and order < 0:
             continue
         if order is None and not VALUE.search(done.text):
             continue  # words differ for many reasons: only a later document takes them back
         (scores,) = span_scorer.read(question, [place_of_passage(passage)])
-        for unit in units:
+        for unit in units if order != 1 else [*units, *restating]:
             value = _other_value(question, scores, passage.chunk.text, unit, (done.text, citation.quote))
-            if value:
+            if value and unit in units:
                 return Row(passage, unit), value
-            if order == 1 and not VALUE.search(done.text) and REPLACES.search(unit):
-                replacing = replacing or (Row(passage, unit), "")
-    return replacing
+            is_replaced = order == 1 and unit in units and not VALUE.search(done.text) and REPLACES.search(unit)
+            if (value or is_replaced) and (newest is None or _order(day, newest[0]) == 1):
+                newest = day, (Row(passage, unit), value)
+    return newest[1] if newest is not None else None
 
 
 def _order(one: Date | None, other: Date | None) -> int | None:
@@ -125,6 +132,16 @@ def _correcting(passage: Passage, question: str, answer: str, quote: str) -> Ite
             is_about = bool(announces) and len(shared | of_labels) >= _FEWEST_SHARED
         if is_about:
             yield from filter(None, [unit, following if follows else ""])
+
+
+def _restating(passage: Passage, question: str, answer: str, quote: str) -> Iterator[str]:
+    """The sentences that say of another amount what the quote says of the answer."""
+    frame = {stem for stem in content_stems(quote) - content_stems(answer) if not any(map(str.isdigit, stem))}
+    asked = content_stems(question) & frame
+    for unit in quotable(passage.chunk.text) if asked and VALUE.search(answer) else ():
+        stems = content_stems(unit)
+        if asked <= stems and len(frame & stems) >= _OF_FRAME * len(frame) and units_of(answer) <= units_of(unit):
+            yield unit
 
 
 def _other_value(question: str, scores: SpanScores, text: str, unit: str, old: tuple[str, str]) -> str:

@@ -32,13 +32,13 @@ LIGHT = Theme(
     dark=False,
     primary="#33608c",
     secondary="#66707a",
-    accent="#96610a",
-    foreground="#23282e",
+    accent="#8a5806",
+    foreground="#14181d",
     background="#fbfaf7",
     surface="#f3f1ec",
     panel="#e7e4dc",
     success="#3b7a35",
-    warning="#96610a",
+    warning="#8a5806",
     error="#b03a3a",
 )
 _COLOURS = (

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _STAGE_WORDS = {
     IndexStage.SCAN: "looking through the folder",
     IndexStage.WORDS: "reading files",
-    IndexStage.VECTORS: "by meaning",
+    IndexStage.VECTORS: "findable by meaning",
     IndexStage.WARM: "caches",
 }
 _TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0

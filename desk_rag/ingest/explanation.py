@@ -27,6 +27,8 @@ LOCKED = "its permissions do not allow it to be read any more, so answers quote 
 """Reason of an indexed file that changed and cannot be read."""
 OWN_RULE = "exclude: "
 """Beginning of a reason that names a rule of the user's settings."""
+GONE_COMMAND = "desk-rag deletions says how long"
+"""End of the reason of a document whose file is gone; the UI names its own way to decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def _outlook(store: Store, path: Path) -> str:
         kept = ", nor is its folder or anything in it, as without its drive, so it is kept"
         return f"{kept}: desk-rag purge FILE forgets it"
     if deletion is not None:
-        return ", and kept for a while, since many went at once: desk-rag deletions says how long"
+        return f", and kept for a while, since many went at once: {GONE_COMMAND}"
     if not is_gone(path):
         return ""
     return ": the next run forgets it, desk-rag purge FILE does so now"

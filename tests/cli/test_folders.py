@@ -278,7 +278,8 @@ def test_status_and_pause_see_an_index_that_is_running(desk: Desk) -> None:
         published = Published(Progress(io.StringIO()), store)
         published._published_at = 0.0  # as a second later
         published.show(StageProgress(IndexStage.VECTORS, 40, 113, "chunks", 2.0, None, ""))
-        assert f"now       indexing now: process {os.getpid()}, by meaning: 40 of 113 chunks" in desk.run("status")[1]
+        stage = "findable by meaning: 40 of 113 chunks"
+        assert f"now       indexing now: process {os.getpid()}, {stage}" in desk.run("status")[1]
         assert f"The `index` that is running (process {os.getpid()}) goes on" in desk.run("pause", "1m")[1]
         published.end()
         assert "No desk-rag is indexing now" in desk.run("pause", "1m")[1]

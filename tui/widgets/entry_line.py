@@ -6,6 +6,7 @@ from pathlib import Path
 
 from textual.content import Content
 
+from desk_rag.ingest.explanation import GONE_COMMAND
 from desk_rag.sanitize import clean_name, home_path
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
 from desk_rag.tui.wording import count, fit, fit_path, percent, safe
@@ -20,6 +21,7 @@ _MARKS = {
 }
 _RULES = {"secret": "may hold secrets", "default": "belongs to tools", "exclude": "excluded by you"}
 """Kinds of rules by the beginning of the reasons that they give."""
+_GONE_HERE = '"Remove or keep files that are gone" in the palette (Ctrl+P) decides'
 _SHARE_OF_NAME = 0.5
 
 
@@ -71,7 +73,7 @@ def _file_state(entry: FileEntry) -> str:
 
 def in_words(reason: str, path: Path) -> str:
     """Return the reason why a file was not read, without its path, and with what a rule of desk-rag's own is about."""
-    reason = reason.removeprefix(f"{path} ")
+    reason = reason.removeprefix(f"{path} ").replace(GONE_COMMAND, _GONE_HERE)
     begin, separator, rest = reason.partition(": ")
     return f"{_RULES.get(begin, begin)}{separator}{rest}"
 

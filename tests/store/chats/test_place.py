@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -82,6 +85,59 @@ def test_chats_of_an_older_version_move_once(root: Path, data: Path) -> None:
     assert opened(root).get(number).turns == (TURN,)
     assert [path.name for path in data.iterdir()] == ["chats.sqlite"] and not (root / "chats.sqlite").exists()
     assert stat.S_IMODE((data / "chats.sqlite").stat().st_mode) == 0o600
+
+
+def _killed_at_line(number: int, run: Callable[[], object]) -> bool:
+    """Run in a copy of this process, killed before the given line of the store's own code; False if it got to the end.
+
+    Only lines of the chats and of what writes to their folders count.
+    """
+    lines = 0
+
+    def each_line(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        nonlocal lines
+        if not frame.f_code.co_filename.endswith(_WRITING):
+            return None
+        lines += event == "line"
+        if lines == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return each_line
+
+    if (child := os.fork()) == 0:
+        try:
+            sys.settrace(each_line)
+            run()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+_WRITING = ("chats/place.py", "chats/database.py", "desk_rag/owned_directory.py", "desk_rag/owned_folder.py")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system may not copy a process that has threads")
+def test_chats_survive_a_kill_at_any_line_of_their_move(root: Path, data: Path, tmp_path: Path) -> None:
+    number = of_an_older_version(root)
+    shutil.copytree(root, kept := tmp_path / "before")
+    line, in_both_places = 0, 0
+    is_killed = True
+    while is_killed:
+        line += 1
+        for place_of_data in (root, data):
+            shutil.rmtree(place_of_data, ignore_errors=True)
+        shutil.copytree(kept, root)
+        is_killed = _killed_at_line(line, lambda: place.settle(root))
+        in_both_places += (root / "chats.sqlite").exists() and (data / "chats.sqlite").exists()
+        chats = opened(root)
+        assert chats.get(number).turns == (TURN,), f"killed at line {line}"
+        later = chats.add(number, replace(TURN, question="And after it?")).chat_id
+        chats.close()
+        assert len(opened(root).get(later).turns) == 2, f"killed at line {line}"
+        assert (data / "chats.sqlite").exists()
+    assert line > 50 and in_both_places  # the old database goes after the copy is complete
 
 
 def test_two_processes_move_them_at_once(root: Path, data: Path, tmp_path: Path) -> None:

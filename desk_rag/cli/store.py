@@ -46,7 +46,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         outlook = store.outlook(None, 0.0)
         skipped = unread.skipped_files(store, ())
         rows = store.documents()
-        failed = [row for row in rows if row.state is FileState.FAILED]
+        failed = [row for row in rows if row.state is FileState.FAILED or unread.may_not_be_opened(row)]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
         auxiliary_bytes, auxiliary_chunks = store.auxiliary_share() or (0, 0)
         pins, away, written = store.pins(), store.kv_away, store.written_today()

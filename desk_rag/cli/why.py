@@ -14,7 +14,7 @@ from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings, default_path
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError
-from desk_rag.ingest.explanation import OWN_RULE, STATE_WORDS, explain
+from desk_rag.ingest.explanation import OWN_RULE, STATE_WORDS, explain, locked_parent
 from desk_rag.ingest.unread import is_no_document
 from desk_rag.sanitize import clean, shown_path
 
@@ -44,9 +44,9 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
         known = explain(None, path, settings)
     is_own_rule = known.state == "left out" and known.reason.startswith(OWN_RULE)
     reason = known.reason + (_where_rule_is(config_file) if is_own_rule else "")
-    if row is None and (path.is_dir() or rows):  # a folder that is left out as a whole has a row of its own
+    if row is None and (os.path.isdir(path) or rows):  # noqa: PTH112 - a folder left out as a whole has a row
         return _why_folder(path, rows, reason if is_own_rule else "", config_file, as_json=as_json)
-    if row is None and not os.path.lexists(path):
+    if row is None and not os.path.lexists(path) and locked_parent(path) is None:
         raise ConfigError(
             f"There is no file or folder {path}, and nothing from there is indexed.",
             remedy="Check the spelling; desk-rag why FOLDER lists the files that were not read.",
@@ -63,7 +63,7 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
 def as_met(file: Path) -> Path:
     """Return the path as the catalog holds it: folders resolved, but a link to a file kept as a link."""
     path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - it never raises
         return Path(os.path.realpath(path))
     return Path(os.path.realpath(path.parent)) / path.name
 

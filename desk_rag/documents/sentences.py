@@ -21,9 +21,9 @@ _LONGEST_SENTENCE = 20_000
 _CHARACTERS_PER_TOKEN = 3
 _LATIN_LOWER, _LATIN_UPPER = "\u00df-\u00f6\u00f8-\u00ff\u0153", "\u00c0-\u00d6\u00d8-\u00de\u0152"
 _QUOTED_END = re.compile(
-    rf"(?:(?<=[a-z0-9{_LATIN_LOWER})\"'%°€])|(?<=°[CF])|(?<=[A-Z][A-Z][A-Z]))[.!?][\"')”“»]?\s+(?=[A-Z{_LATIN_UPPER}\"'(0-9«„“])"
+    rf"(?:(?<=[a-z0-9{_LATIN_LOWER})\"'%°€])|(?<=°[CF])|(?<=\d,[-–])|(?<=[A-Z][A-Z][A-Z]))[.!?][\"')”“»]?\s+(?=[A-Z{_LATIN_UPPER}\"'(0-9«„“])"
 )
-"""End of a sentence, as in the embedded reader's training texts; also after 'payé' and '60 €', and before 'Über'."""
+"""End of a sentence, as in the embedded reader's training texts; also after 'payé', '60 €', '5,-', before 'Über'."""
 NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
 """Abbreviations that never end a quote. 'No.' and 'etc.' are missing, because they often end sentences. So may 'St.';
 a quote then continues into the next sentence."""
@@ -39,6 +39,7 @@ _NO_END_BEFORE = tuple(
             r"\b(?:[Aa]m|[Ii]m|[Vv]om|[Zz]um|[Zz]ur|[Bb]eim|[Dd]er|[Dd]ie|[Dd]as|[Dd]en|[Dd]em|[Dd]es) \d{1,3}\.$",
             r"[A-ZÄÖÜ]",
         ),  # das 3. Quartal
+        (r"(?:^|[\s(])\d{1,2}\.$", r"(?:Stock(?:werk)?|OG|Obergeschoss|Etage|Werktag|Quartal|Halbjahr|Auflage)\b"),
         (r"(?:^|[\s(])\d{1,2}\.$", r"\d{1,2}\. ?\d{2,4}\b"),  # 3. 5. 1970
         (r"(?:^|[\s(])\d{1,2}\. ?\d{1,2}\.$", r"(?:19|20)\d\d\b"),
         (r"\b(?:Nos?|Nrn?|Abb|Tab|Anm|Rn|Tel|S|pp?|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Okt|Oct|Nov|De[cz])\.$", r"\d"),
@@ -47,14 +48,24 @@ _NO_END_BEFORE = tuple(
             r"\d",
         ),  # Art. 5, Hausnr. 7
         (r"\b(?:Mo|Di|Mi|Do|Fr|Sa|So|Mon|Tues?|Wed|Thu|Fri|Sat|Sun)\.$", r"\d{1,2}\b"),  # Sa. 14. Juni
-        (r"\b(?:lun|mar|mer|jeu|ven|sam|dim|ma|di|wo|do|vr|za|zo)\.$", r"\d{1,2}\b"),  # di. 3 juni
-        (r"\b(?:janv|févr|avr|juil|sept|oct|nov|déc|jan|febr?|mrt|apr|jun|jul|aug|okt|dec)\.$", r"\d"),  # 3 févr. 2019
-        (r"\b(?:nr|blz|env|tél|tel|réf|Bj|Hs|Whg|Kto)\.$", r"\d"),
+        (
+            r"\b(?:lun|mar|mer|jeu|ven|sam|dim|ma|di|wo|do|vr|za|zo|mié|jue|vie|sáb|dom|gio|sab)\.$",
+            r"\d{1,2}\b",
+        ),  # di. 3 juni
+        (
+            r"\b(?:janv|févr|avr|juil|sept|oct|nov|déc|jan|febr?|mrt|apr|jun|jul|aug|okt|dec|ene|abr|dic|genn?|magg?|giu|lug|ott)\.$",
+            r"\d",
+        ),  # 3 févr. 2019
+        (r"\b(?:nr|blz|env|tél|tel|réf|Bj|Hs|Whg|Kto|Abt|Az|Zi)\.$", r"\d"),
+        (r"\b(?:al|núm|pág|págs|pagg?|aprox|lett|rd|mind|\w*[Ss]tr)\.$", r"\d"),  # Lindenstr. 14
+        (r"\b(?:Avda|Ctra|[Vv]\.le|P\.za|[Bb]oul)\.$", r"[A-ZÀ-Ý]"),
         (r"\b[ap]\.m\.$", r"(?:on |Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)"),
         (r"\bCo\.$", r"(?:KG|KGaA|OHG|Ltd|Inc|LLC)\b"),
-        (r"\b(?:Mme|Mlle|Sra?|Srta|D[oñ]a|Sig|Sig\.ra|Dott|dhr|mevr|Hrn|Mag|Gebr|Jr|Sr)\.$", r"[A-ZÄÖÜÉ]"),
-        (r"\b(?:bzw|ca|vgl|inkl|zzgl|ggf|evtl|sog|Hr|Fr|Dipl|Ing|geb|Mio|Mrd|Str)\.$", r""),
-        (r"\b(?:lt|gem|med|jur|phil|rer|nat|Fa)\.$", r""),
+        (r"\b(?:Mme|Mlle|Sra?|Srta|D[oñ]a|Dra|Sig\.ra|[Dd]hr|[Mm]evr|Hrn|Mag|Gebr|Jr|Sr)\.$", r"[A-ZÄÖÜÉ]"),
+        (r"\b(?:[Ss]igg?|[Dd]ott|[Aa]vv|[Gg]eom|[Rr]ag|[Aa]rch|Spett)\.$", r"[A-ZÄÖÜÉ]"),
+        (r"\b(?:bzw|[Cc]a|[Vv]gl|[Ii]nkl|[Ee]xkl|[Zz]zgl|[Gg]gf|[Ee]vtl|[Ss]og|[Bb]spw|[Ii]nsb)\.$", r""),
+        (r"\b(?:Hr|Fr|Dipl|Ing|geb|Mio|Mrd|Tsd|Str)\.$", r""),
+        (r"\b(?:[Ll]t|[Gg]em|med|jur|phil|rer|nat|Fa)\.$", r""),
         (r"\b(?:dr|drs|ir|mr|mw|bijv|resp|m\.i\.v|i\.v\.m|t\.a\.v|t\.n\.v|o\.a|v\.a|bd|av|ch|pl)\.$", r"[A-ZÄÖÜÉ0-9]"),
         (r"(?:^|[\s(])[a-zäöü]\.$", r"[A-ZÄÖÜ0-9]"),  # z. B., c. 1850
     )

@@ -80,6 +80,12 @@ def _outcome(row: DocumentRow, path: Path) -> Explanation:
     return Explanation(STATE_WORDS.get(row.state.value, row.state.value), row.reason + _allowing(path, row.reason))
 
 
+def locked_parent(path: Path) -> Path | None:
+    """Return the outermost folder above `path` whose permissions hide what is in it."""
+    closed = next((parent for parent in reversed(path.parents) if not os.access(parent, os.X_OK)), None)
+    return closed if closed is not None and os.path.isdir(closed) else None  # noqa: PTH112 - it never raises
+
+
 def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Settings) -> bool:
     """Return whether a rule of the user excluded this at the last scan, and none does now."""
     from desk_rag.documents.discovery import LeftOut
@@ -151,6 +157,8 @@ def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile
     """Return what the rules say about `path`; the first folder whose rules leave it out decides."""
     from desk_rag.documents.discovery import LeftOut, examine
 
+    if (locked := locked_parent(path)) is not None:
+        return LeftOut(locked, f"the folder {clean_name(locked.name)} may not be opened: permission denied")
     accepted: FoundFile | None = None
     inside = path / "any" if path.is_dir() else path  # a rule for a folder names no file
     for base in bases:

@@ -6,6 +6,7 @@ folder that is new. Amounts of text, times and sizes are rough: they come from f
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: Index
     assert isinstance(entry, FoundFile)
     if known and row is not None:
         return JudgedFile(entry.path, Verdict.FAILED if row.state is FileState.FAILED else Verdict.UNCHANGED)
+    if not os.access(entry.path, os.R_OK):
+        return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=UNREADABLE)
     return JudgedFile(entry.path, Verdict.NEW if row is None or not row.num_chunks else Verdict.CHANGED, entry.size)
 
 

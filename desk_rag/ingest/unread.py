@@ -16,19 +16,22 @@ from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
 
 UNREADABLE = "that could not be read"
 _SCANNED = "scanned PDF files"
 _LOCKED = "locked with a password"
 _GROUP_BY_FAILURE = {"has no text layer": _SCANNED, "with a password": _LOCKED, "is encrypted": _LOCKED}
 """Group of a file that could not be read by words of its recorded reason."""
+_FORBIDDEN = "permission denied"
+"""Beginning of the recorded reason of a file or folder that may not be opened."""
 _TOOLS = "of tools"
 _EMPTY = "empty"
 _GROUP_BY_RULE = {
     "secret": "that may hold secrets",
     "default": _TOOLS,
     "empty": _EMPTY,
-    "permission denied": UNREADABLE,
+    _FORBIDDEN: UNREADABLE,
     "hidden": "hidden",
     "cache folder": _TOOLS,
     **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
@@ -206,6 +209,11 @@ def _words(text: str) -> str:
 def _singular(kind: str) -> str:
     word = _SINGULAR.get(kind, kind)
     return f"an {word}" if word[:1] in "aeiou" else f"a {word}"
+
+
+def may_not_be_opened(row: DocumentRow) -> bool:
+    """Return whether a file or folder was left out because its permissions forbid to open it."""
+    return row.state is FileState.SKIPPED and row.reason.startswith(_FORBIDDEN)
 
 
 def is_no_document(reason: str) -> bool:

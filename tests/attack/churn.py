@@ -81,3 +81,14 @@ def kill_all(process: BaseProcess, data: Path) -> None:
             os.kill(pid, signal.SIGKILL)
     process.join()
     psutil.wait_procs(dying, timeout=30)
+    _kill_starting(data)
+
+
+def _kill_starting(data: Path) -> None:
+    """Kill what still writes to the store: a process that `ask --keep` had just started, and that said nothing yet."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            writes = any(str(file.path).startswith(f"{data}/") for file in process.open_files())
+            if writes and process.pid != os.getpid():
+                process.kill()
+                process.wait(30)

@@ -553,17 +553,22 @@ def test_empty_folder_is_said_to_be_empty(desk: Desk, tmp_path: Path, capsys: py
     assert answer.code == 1 and "nothing indexed" in answer.err
 
 
+def _ordinary_user(locked: Path) -> list[str]:
+    """The words before a command that may not open `locked`, also if these tests run as root."""
+    if not os.access(locked, os.R_OK):
+        return []
+    if not shutil.which("setpriv"):
+        pytest.skip("this user may read everything")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner", "--inh-caps=-all"]
+
+
 def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     documents = tmp_path / "documents"
     documents.mkdir()
     locked = documents / "locked.md"
     locked.write_text("# Locked\n", encoding="utf-8")
     locked.chmod(0)
-    ordinary: list[str] = []
-    if os.access(locked, os.R_OK):
-        if not shutil.which("setpriv"):
-            pytest.skip("this user may read everything")
-        ordinary = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner", "--inh-caps=-all"]
+    ordinary = _ordinary_user(locked)
     (documents / "club.txt").write_text(CLUB, encoding="utf-8")
     where = ("--data-dir", str(tmp_path / "data"))
     indexed = child("index", str(documents), "--no-kv", *where, before=ordinary)
@@ -571,7 +576,34 @@ def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert "locked.md: could not be read: Permission denied" in indexed.err and "1 file read" in indexed.err
     report = child("why", str(locked), *where, before=ordinary)
     assert report.code == 0 and "Permission denied" in report.out
+    planned = child("index", str(documents), "--dry-run", *where, before=ordinary)
+    assert "0 to be read + 1 unchanged" in planned.out and "1 left out" in planned.out, planned.out
+
+
+def test_what_a_locked_folder_holds_is_said_to_be_hidden(tmp_path: Path) -> None:
+    private = tmp_path / "documents" / "private"
+    private.mkdir(parents=True)
+    (private / "key.txt").write_text("The key is in the drawer.\n", encoding="utf-8")
+    (tmp_path / "documents" / "club.txt").write_text(CLUB, encoding="utf-8")
+    private.chmod(0)
+    ordinary = _ordinary_user(private)
+    where = ("--data-dir", str(tmp_path / "data"))
+    try:
+        child("index", str(tmp_path / "documents"), "--no-kv", *where, before=ordinary)
+        status = child("status", *where, before=ordinary)
+        assert "private: permission denied" in status.out, status.out
+        report = child("why", str(private / "key.txt"), *where, before=ordinary)
+        assert report.code == 0 and "the folder private may not be opened" in report.out, report.out + report.err
+    finally:
+        private.chmod(0o700)
+
+
+def test_unreadable_root_is_refused(tmp_path: Path) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
     documents.chmod(0)
+    ordinary = _ordinary_user(documents)
+    where = ("--data-dir", str(tmp_path / "data"))
     refused = child("index", str(documents), "--no-kv", *where, before=ordinary)
     documents.chmod(0o700)
     assert refused.code in (2, 3) and "cannot be listed" in refused.err and "permissions" in refused.err

@@ -75,6 +75,13 @@ def test_what_no_citation_is_made_of_is_no_unit() -> None:
         ("Es kostet 60 €. Öl ist teurer. „Gut“, sagt sie. Ende gut.", 4),
         ("Le loyer a été payé. Il reste 3 °C. Écrivez au tél. 0612. À bientôt.", 4),
         ("Le vaccin date du 3 févr. 2019. Cuire env. 40 min.", 2),
+        ("Die Wohnung in der Lindenstr. 14, 2. Stock, ist frei. Gem. Nr. 7 kostet sie rd. 900 EUR. Sie ist hell.", 3),
+        ("Am 3. Werktag sind 1.234,56 EUR fällig. Inkl. Strom sind es ca. 1.300,50 EUR. Brot ist extra.", 3),
+        ("Cf. art. 5, al. 2 du contrat. M. Dubois vient le 1er févr. 2024 avec MM. Leroy et Petit. Il paie 60 €.", 3),
+        ("El piso de la Avda. Mayor, núm. 14, cuesta 1.234,56 €. Véase la pág. 12. La Dra. Gómez viene sáb. 3.", 3),
+        ("De waarborgsom is € 2.400,-. Mevr. Jansen betaalt. Dhr. De Vries niet.", 3),
+        ("Il sig. Rossi paga 1.234,56 €. L'avv. Verdi legge l'art. 5, pag. 12. Si va sab. 14. Il 3 genn. 2025 no.", 4),
+        ("The set is 3 years old. It was sold a year ago. 12 people came. They sat in the bar. 5 left.", 5),
         ("Tandarts op di. 3 juni bij dr. Bakker. De huisarts is m.i.v. 1 mei verhuisd. Zie blz. 5.", 3),
     ],
 )

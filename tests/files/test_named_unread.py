@@ -9,7 +9,7 @@ import pytest
 
 from desk_rag.answering.conversation import scope
 from desk_rag.answering.conversation.scope import among_indexed
-from desk_rag.answering.writing.languages import foreign_language
+from desk_rag.answering.requirements.statements.languages import foreign_language
 from desk_rag.documents.status import FileState
 from desk_rag.ingest import unread
 from desk_rag.store.store import Store
@@ -92,6 +92,8 @@ def test_scans_and_locked_files_are_counted_by_their_reason(store: Store) -> Non
         ("Hoe hoog is de huurprijs?", "Dutch"),
         ("Who is Jan de Boer?", ""),
         ("¿Cuándo vence el contrato?", "Spanish"),
+        ("Bis wann soll die Rechnung überwiesen werden?", "German"),
+        ("Chi cura le piante?", "Italian"),
         ("Где ключ?", "Cyrillic script"),
         ("Where is the key?", ""),
         ("When does Der Spiegel arrive?", ""),

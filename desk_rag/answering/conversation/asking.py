@@ -17,7 +17,7 @@ from desk_rag.answering.conversation.follow_up import is_open, stand_alone
 from desk_rag.answering.conversation.turns import Request, Turn
 from desk_rag.answering.events import AnswerEvent, AskedAs, Finished
 from desk_rag.answering.questions.narrowing import is_mentioned, named_files
-from desk_rag.answering.writing.languages import foreign_language
+from desk_rag.answering.requirements.statements.languages import foreign_language
 from desk_rag.ingest import unread
 from desk_rag.sanitize import clean
 

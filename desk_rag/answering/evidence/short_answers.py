@@ -10,6 +10,7 @@ import re
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.statements.languages import foreign_language
 from desk_rag.answering.requirements.statements.numbers import IN_WORDS
 from desk_rag.answering.requirements.stems import content_stems
 
@@ -23,6 +24,19 @@ _PERIOD = re.compile(
 """A time of day with the one until which it lasts, and its day."""
 _DATES = re.compile(rf"\b(?P<first>{_DATE})\s*(?:to|until|till|-|–|—)\s*(?P<last>{_DATE})(?!\d)", re.I)
 """A period of days; only its first or last is cut out of it, where the question asks for that."""
+_MONTHS_ABROAD = (
+    "januar|februar|märz|april|mai|juni|juli|august|september|oktober|november|dezember|jänner|januari|februari|maart|mei|"
+    "augustus|december|janvier|février|mars|avril|juin|juillet|août|septembre|octobre|novembre|décembre|enero|febrero|"
+    "marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre|gennaio|febbraio|aprile|maggio|giugno|"
+    "luglio|settembre|ottobre|dicembre|(?:jan|feb|mär|apr|jun|jul|aug|sept?|okt|oct|nov|dez|déc|dec|dic|janv|févr|avr|juil|"
+    "mrt|ene|abr|genn?|magg?|giu|lug|ago|set|ott)(?=\\.)"
+)
+_VALUE_ABROAD = re.compile(
+    rf"\b\d{{1,2}}(?:\.|er|º)?\s+(?:de\s+)?(?:{_MONTHS_ABROAD})\b(?:\.?\s+(?:de\s+)?\d{{4}})?"
+    r"|(?:€\s?)?\b\d(?:[\d.\s]*\d)?(?:,\d+)?\s?(?:€|EUR\b|Euros?\b)",
+    re.I,
+)
+"""A date or an amount in German, French, Spanish, Italian or Dutch; the span scorer knows English ones."""
 _ASKS_START = re.compile(r"^(?:from\s+when|since\s+when)\b|\b(?:start|begin|open)s?\b", re.I)
 _ASKS_END = re.compile(
     r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:(?:end|finish|close|over)(?:s|es)?|expires?)\b", re.I
@@ -94,6 +108,8 @@ class ShortAnswers:
         self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
         asks_side = _ASKS_START.search(question) or _ASKS_END.search(question)
         patterns = (_PERIOD, _DATES) if asks_side else (_PERIOD,)
+        is_abroad = foreign_language(question) != ""
+        self._values = [value.span() for value in _VALUE_ABROAD.finditer(sentence)] if is_abroad else []
         is_time = self._kind is AnswerKind.TIME
         self._periods = [period for one in patterns for period in one.finditer(sentence)] if is_time else []
 
@@ -105,6 +121,9 @@ class ShortAnswers:
         for period in self._periods:
             if period.start() <= begin and end <= period.end():
                 return self._of_period(period)
+        for first, last in self._values:
+            if first <= begin and end <= last:
+                return first, last
         trimmed = self._trimmed(begin, end)
         if trimmed is not None and self._is_of_other(trimmed[1]):
             return None

@@ -49,8 +49,8 @@ from desk_rag.answering.requirements.dates import days_until, past_note, when_as
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import rows_alike
+from desk_rag.answering.requirements.statements.languages import foreign_language
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.retrieval.capitals import as_in_documents
 from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.retrieval.spelling import Spelled, spelled_as_documents

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source, Support
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder
+from desk_rag.answering.requirements.statements.languages import differ
 from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.answering.writing import facts
 from desk_rag.answering.writing.contrasts import contradicts, swapped
-from desk_rag.answering.writing.languages import differ
 from desk_rag.answering.writing.passages import SourceWindows, Window
 
 if TYPE_CHECKING:

@@ -42,3 +42,14 @@ def test_a_small_run_reports_all_three(tmp_path: Path, capsys: pytest.CaptureFix
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert facts["vector_index_mib"] > 0 and facts["first_vector_search_ms"] > 0 and facts["add_200_passages_ms"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_catalog_is_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept"
+    assert main(["--rows", "400", "--keep", str(kept)]) == 0
+    assert main(["--rows", "400", "--keep", str(kept)]) == 0
+    first, again = (
+        json.loads(line)["rows"] for line in capsys.readouterr().out.splitlines() if line.startswith("{")
+    )
+    assert "fill_seconds" in first and "fill_seconds" not in again
+    assert 0 < again["word_search_ms"]["cpu_median"] <= again["word_search_ms"]["cpu_slowest"]

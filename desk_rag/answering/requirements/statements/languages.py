@@ -7,10 +7,11 @@ import re
 _WORD = re.compile(r"[^\W\d_]+")
 _FUNCTION_WORDS = {
     "en": "the and of is are was to in for with not that this it on be by from as at has have or which they must may",
-    "de": "der die das und ist nicht ein eine mit für auf wird sind von dem den des im zu zur zum sie es auch bei nach",
+    "de": "der die das und ist nicht ein eine mit für auf wird sind von dem den des im zu zur zum sie es auch bei nach "
+    "bis wurde werden soll kann ich mir mein meine unser",
     "fr": "le la les de l d des est et une un du dans pour pas que qui sur avec sont au aux ce cette il elle ne se par",
     "es": "el la los las de es y una un del en para no que con por se al son más lo su como este esta",
-    "it": "il lo la gli è e una un del della di che per non con sono dei delle nel nella si al alla come",
+    "it": "il lo la gli è e una un del della di che per non con sono dei delle nel nella si al alla come le",
     "nl": "de het een en is van niet dat op te voor met zijn aan er die door wordt naar ook bij uit",
     "pt": "o a os as é e uma um do da de que para não com em no na por são dos das ao se mais",
     "sv": "och är att det som en ett på av för inte med den till kan har från de om ska",

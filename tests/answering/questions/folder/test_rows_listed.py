@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from desk_rag.answering.events import Finished
+from desk_rag.answering.evidence.short_answers import ShortAnswers
 from desk_rag.answering.questions import forms, whole_folder
 from desk_rag.store.store import Store
 from tests.answering.questions.test_payments import _asked, _index
@@ -53,6 +53,20 @@ def test_all_rows_that_are_meant_are_listed(desk: Store, question: str, names: s
     done = _asked(desk, question)
     assert done is not None and done.text.splitlines()[0] == names and not done.doubtful
     assert len(done.citations) == 2 and all("skipper: " in citation.quote for citation in done.citations)
+
+
+def test_a_column_is_listed_once_for_each_value(desk: Store) -> None:
+    done = _asked(desk, "Which berths do we have?")
+    assert done is not None and done.text.splitlines()[0] == "North; South"
+    assert len(done.citations) == 2
+
+
+def test_all_people_of_a_cell_are_the_short_answer() -> None:
+    row = "door: kitchen; holders: Irma Janssen, Nadia Ferrer; since: 2025"
+    begin = row.index("Irma")
+    spans = [ShortAnswers(question, row).whole(begin, begin + len("Irma Janssen"))
+             for question in ("Who holds keys to the kitchen?", "Which door has Irma Janssen a key to?")]  # fmt: skip
+    assert [row[slice(*span)] for span in spans if span] == ["Irma Janssen, Nadia Ferrer", "Irma Janssen"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """List the rows of a table that a question asks for: 'Which guests have allergies?', 'Which guests came in 2025?'
 
 The thing that is asked for, in the plural, is a column; each other word must stand in the rows or name their file.
+Without other words ('Which rooms do we have?') there is one row for each value of the column.
 """
 
 from __future__ import annotations
@@ -67,16 +68,20 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     rows = max(tables.values(), key=len, default=[])
     if len(rows) < _FEWEST:
         return
+    is_of_values = not wanted and period is None and thing == content_stems(rows[0][1].replace("_", " "))
+    if is_of_values:
+        rows = _first_of_each(rows)
     shown, roots = show(store, [row for row, _ in rows[:_MOST]]), store.volumes.roots()
     lines = [
         listed(citation, _words(row, key), row.passage.path, roots, with_place=True)
         for citation, (row, key) in zip(shown.citations, rows, strict=False)
     ]
     files = ", ".join(dict.fromkeys(clean_name(row.passage.path.name) for row, _ in rows))
-    names = list(dict.fromkeys(amounts.fields_of(row.text)[key] for row, key in rows))
+    names = [_value(row, key) for row, key in _first_of_each(rows)]
     when = f" {period.words}" if period is not None else ""
     more = f" (the first {_MOST} are shown)" if len(rows) > _MOST else ""
-    head = f"{clean('; '.join(names), single_line=True)}\n{plural(len(rows), 'row')} of {files}{when}{more}:"
+    count = f"The first row of each “{rows[0][1]}”" if is_of_values else plural(len(rows), "row")
+    head = f"{clean('; '.join(names), single_line=True)}\n{count} of {files}{when}{more}:"
     text = "\n".join([head, *lines])
     yield from finish(store, question, text, shown, under, (began, passages, len(documents)))
 
@@ -94,14 +99,24 @@ def _rows(
             key = next((name for name in columns if content_stems(name.replace("_", " ")) == thing), None)
             if thing == named and columns:
                 key = key or columns[0]
-            elif not wanted and period is None:
-                continue
             known = content_stems(line) | around
             if key is None or len(fields) < 2 or not all(has_stem(stem, known) for stem in wanted):
                 continue
             row = Row(passage, line.strip())
             if period is None or is_in(row.text, passage.path, period):
                 yield row, key
+
+
+def _first_of_each(rows: Sequence[tuple[Row, str]]) -> list[tuple[Row, str]]:
+    """The first row of each value of the thing's column."""
+    firsts: dict[str, tuple[Row, str]] = {}
+    for row, key in rows:
+        firsts.setdefault(_value(row, key), (row, key))
+    return list(firsts.values())
+
+
+def _value(row: Row, key: str) -> str:
+    return amounts.fields_of(row.text)[key]
 
 
 def _columns(row: Row) -> tuple[str, ...]:

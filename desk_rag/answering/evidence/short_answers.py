@@ -94,6 +94,10 @@ _SHARE_OF = re.compile(
 )
 """Before the whole of which a share is paid: 'We pay half of the fee of 780 pounds'."""
 
+_PERSON = r"[A-Z][\w'’.-]+(?:\s(?:[a-z]{2,3}\s)?[A-Z][\w'’-]+)+"
+_PEOPLE = re.compile(rf"(?<=: ){_PERSON}(?:(?:,\s+|\s+and\s+|,\s+and\s+|\s*&\s*){_PERSON})+(?=;|$)")
+"""A cell with several people: 'holders: Irma Janssen, Nadia Ferrer'."""
+
 
 class ShortAnswers:
     """The parts of one quote that may be the short answer to one question."""
@@ -106,6 +110,8 @@ class ShortAnswers:
         asks_open = _OPEN.search(question) is not None
         self._negation = _CLOSED if asks_open else _NEGATION
         self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
+        asks_who = re.match(r"who(?:se|m)?\b", question.strip(), re.I) is not None
+        self._people = [cell.span() for cell in _PEOPLE.finditer(sentence)] if asks_who and "; " in sentence else []
         asks_side = _ASKS_START.search(question) or _ASKS_END.search(question)
         patterns = (_PERIOD, _DATES) if asks_side else (_PERIOD,)
         is_abroad = foreign_language(question) != ""
@@ -118,6 +124,9 @@ class ShortAnswers:
         if end <= self._mark_end:
             return None
         begin = max(begin, self._mark_end)
+        for first, last in self._people:
+            if first <= begin and end <= last:
+                return first, last
         for period in self._periods:
             if period.start() <= begin and end <= period.end():
                 return self._of_period(period)

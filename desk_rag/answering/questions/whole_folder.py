@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,10 @@ from desk_rag.answering.events import (
 )
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
-from desk_rag.answering.questions.conditions import Condition, conditions, needed
+from desk_rag.answering.questions.conditions import Condition, YesNo, conditions, needed
 from desk_rag.answering.questions.disagreement.newest import days_of, writing_of_passage
-from desk_rag.answering.questions.folder.reading.periods import take_period
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.questions.folder.reading.records import is_in
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.questions.narrowing import also_as
@@ -77,8 +78,8 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     if not decided:
         if request.form is Form.COUNT and not _countable(store, request.subject, under):
             return
-        of_form = _matches_in_period if request.form is Form.TOTAL else _matches
-        matches = yield from of_form(store, request.subject, under)
+        period = _period_of(question) if request.form is Form.TOTAL else None
+        matches = yield from _matches_in_period(store, request.subject, under, period)
     assert matches is not None
     disregarded = [] if decided else [condition.asked for condition in asked_conditions if needed(condition)]
     if disregarded and not matches.rows:
@@ -88,7 +89,7 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
         rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
     if request.form in (Form.TOTAL, Form.COUNT):
         is_total = request.form is Form.TOTAL
-        rows, left_out = _of_one_column(rows, question) if is_total else _of_named_tables(rows, request.subject)
+        rows, left_out = _to_add_up(rows, question) if is_total else _of_named_tables(rows, request.subject)
     fewest = 2 if request.form is Form.TOTAL else 1
     if len(rows) < fewest:
         return
@@ -118,6 +119,22 @@ def _of_named_tables(rows: Sequence[Row], subject: str) -> tuple[list[Row], str]
     others = Counter(clean_name(row.passage.path.name) for row in rows if row not in named)
     names = "; ".join(f"{name} ({plural(count, 'line')})" for name, count in others.items())
     return named, f"\nNot counted, because the table is called otherwise: {names}."
+
+
+def _to_add_up(rows: Sequence[Row], question: str) -> tuple[list[Row], str]:
+    """The rows whose amounts make the sum, and sentences about the others."""
+    rows, unpaid = _without_unpaid(rows) if _PAID.search(question) else (rows, "")
+    rows, others = _of_one_column(rows, question)
+    return rows, others + unpaid
+
+
+def _without_unpaid(rows: Sequence[Row]) -> tuple[list[Row], str]:
+    """The rows but those of tables whose column 'paid' says no, and a sentence about these."""
+    says_no = YesNo("", "paid", wanted=False, needed=False).decide(rows)
+    if says_no is None or not says_no.rows or len(says_no.rows) == len(rows):
+        return list(rows), ""
+    count = plural(len(says_no.rows), "row")
+    return [row for row in rows if row not in says_no.rows], f"\nLeft out, because not paid ({says_no.by}): {count}."
 
 
 def _copies(store: Store, rows: Sequence[Row], matches: Matches) -> list[str]:
@@ -164,16 +181,37 @@ def _matches(
     raise AssertionError("matching ends with its matches")
 
 
-def _matches_in_period(store: Store, subject: str, under: Sequence[Path]) -> Generator[AnswerEvent, None, Matches]:
-    """The matches; of several years, those in documents of that time: 'we paid in premiums from 2022 to 2025'."""
-    if len(set(_YEAR.findall(subject))) < 2:
-        return (yield from _matches(store, subject, under))
-    plain, period = take_period(_PAID.sub(" ", subject), datetime.now(UTC).astimezone().date())
+def _period_of(question: str) -> Period | None:
+    return take_period(question, _today())[1]
+
+
+def _today() -> date:
+    return datetime.now(UTC).astimezone().date()
+
+
+def _matches_in_period(
+    store: Store, subject: str, under: Sequence[Path], period: Period | None
+) -> Generator[AnswerEvent, None, Matches]:
+    """The matches; of several years, those in documents of that time: 'we paid in premiums from 2022 to 2025'.
+
+    Rows of tables go by their own dates, of one year too.
+    """
+    is_of_years = period is not None and len(set(_YEAR.findall(subject))) > 1
+    plain = take_period(_PAID.sub(" ", subject), _today())[0] if is_of_years else subject
     matches = yield from _matches(store, plain, under)
     if period is not None:
-        days = days_of(store, (writing_of_passage(row.passage) for row in matches.rows))
-        matches.rows = [row for row in matches.rows if period.holds(days[writing_of_passage(row.passage)])]
+        by_rows = [_row_is_in(row, period) for row in matches.rows]
+        days = days_of(store, (writing_of_passage(row.passage) for row in matches.rows)) if is_of_years else {}
+        matches.rows = [
+            row
+            for row, of_row in zip(matches.rows, by_rows, strict=True)
+            if of_row or (of_row is None and (not is_of_years or period.holds(days[writing_of_passage(row.passage)])))
+        ]
     return matches
+
+
+def _row_is_in(row: Row, period: Period) -> bool | None:
+    return is_in(row.text, row.passage.path, period) if amounts.fields_of(row.text) else None
 
 
 def _decide(matches: Matches, asked_conditions: Sequence[Condition]) -> list[str]:

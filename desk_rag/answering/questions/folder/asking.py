@@ -18,7 +18,7 @@ from desk_rag.answering.questions.folder import (
     named_alike,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, groups, measures, owed, sums
+from desk_rag.answering.questions.folder.tables import extremes, groups, listing, measures, owed, sums
 
 if TYPE_CHECKING:
     from datetime import date
@@ -36,6 +36,7 @@ _WAYS: tuple[_Answering, ...] = (
     extremes.answer,
     measures.answer,
     named_alike.answer,
+    listing.answer,
     days.answer,
     written_by.who,
     written_by.when,

@@ -142,11 +142,38 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
         quotes += [left, right]
     if same:
         lines.append(f"The same in both: {', '.join(same)}.")
-    for mine, others, side in ((fields[0], fields[1], "first"), (fields[1], fields[0], "second")):
-        alone = [one for label, one in mine.items() if label not in others]
-        if only := [f"{one.label} ({one.value})" if one.around else one.label for one in alone]:
-            lines.append(f"Only in the {side}: {', '.join(only)}.")
+    alone_in = [[one for label, one in mine.items() if label not in others]
+                for mine, others in (fields, fields[::-1])]  # fmt: skip
+    pairs = list(_beside_lines(alone_in, (first, second), {row.text for row in quotes}))
+    lines += [" | ".join(row.text for row in pair) for pair in pairs]
+    quotes += [row for pair in pairs for row in pair]
+    quoted = {row.text for row in quotes}
+    for alone, side in zip(alone_in, ("first", "second"), strict=True):
+        only = [one for one in alone if one.quote not in quoted and content_stems(one.label)]
+        if names := [f"{one.label} ({one.value})" if one.around else one.label for one in only]:
+            lines.append(f"Only in the {side}: {', '.join(names)}.")
     return lines[:_MOST_LINES], quotes
+
+
+def _beside_lines(
+    alone_in: Sequence[Sequence[Field]], documents: Sequence[Sequence[Passage]], quoted: set[str]
+) -> Iterator[tuple[Row, Row]]:
+    """Fields of one document beside a line of the other that has the words of their label."""
+    for is_first, alone, others in ((True, alone_in[0], documents[1]), (False, alone_in[1], documents[0])):
+        for one in alone:
+            line = _line_with(one.label, others)
+            if one.quote in quoted or line is None or not content_stems(one.label):
+                continue
+            own = Row(one.passage, one.quote)
+            quoted |= {own.text, line.text}
+            yield (own, line) if is_first else (line, own)
+
+
+def _line_with(label: str, passages: Sequence[Passage]) -> Row | None:
+    """The shortest line of a document that has all words of a label, if it is no label there; None without one."""
+    stems = content_stems(label)
+    rows = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    return min((row for row in rows if stems <= content_stems(row.text)), key=lambda row: len(row.text), default=None)
 
 
 def _differences(one: Field, other: Field) -> list[str]:

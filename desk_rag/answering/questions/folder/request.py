@@ -224,6 +224,8 @@ _FOLDER = re.compile(
     r"|(?P<before>[\w-]+)\s+(?:folder|directory)|(?P<path>[\w./-]+/))\s*$",
     re.I,
 )
+_NUMBER_ALONE = re.compile(r"[A-Z]{1,8}[-/. ]?\d[\w/.-]*")
+"""'INV-2025-12' in 'Is INV-2025-12 paid?'"""
 _SINGULAR = re.compile(
     r"\b(?:the|this|that|an?|which|what)\s+(?:[\w&.'’-]+\s+){0,4}?(?:invoice|bill|receipt|lease|contract|letter|e?-?mail|report|offer|order)\b(?!s)",
     re.I,
@@ -249,6 +251,8 @@ def request_of(question: str, today: date) -> Request | None:
             groups["subject"] = f"invoices of {groups['invoiced']}"
         subject = groups["subject"] if "subject" in groups else f"{groups['payee']} {groups.get('when') or ''}"
         subject = subject or "invoices"  # 'What is the total?' below an '@' name
+        if task is Task.WHETHER_PAID and _NUMBER_ALONE.fullmatch(subject):
+            subject = f"invoice {subject}"
         request = _of_subject(task, subject, today, groups, plain)
         if request is not None and (task is not Task.WHETHER_PAID or _names_claims(request)):
             return replace(request, is_own=is_own or _WE_INVOICED.search(plain) is not None)

@@ -17,17 +17,19 @@ DATE = (
     rf"(?:,?\s+{_YEAR})?|{_YEAR}-\d\d(?:-\d\d)?|{_MONTH}\s+{_YEAR}|{_YEAR}|{_MONTH}(?![\w’']))"
 )
 """A day, a month or a year in a text."""
+_NO_CODE = r"(?<!(?-i:[A-Z])-)"
+"""Before a date that is no part of a number such as INV-2025-12."""
 _THE = r"(?:the\s+(?:year|month|years|months)\s+(?:of\s+)?)?"
 _BETWEEN = re.compile(
-    rf"\b(?:between|from|in|of|during|for)?\s*{_THE}(?P<first>{DATE}|\d{{1,2}}(?:st|nd|rd|th)?)\s*(?P<by>to|until|till|through|and|[-–])\s*"
+    rf"\b(?:between|from|in|of|during|for)?\s*{_THE}{_NO_CODE}(?P<first>{DATE}|\d{{1,2}}(?:st|nd|rd|th)?)\s*(?P<by>to|until|till|through|and|[-–])\s*"
     rf"(?P<last>{DATE})(?!\w)",
     re.I,
 )
 _SIDE = re.compile(
-    rf"\b(?P<side>since|after|before|until|till|up\s+to|by|from)\s+{_THE}(?P<one>{DATE})(?P<on>\s+on(?:wards?)?)?(?![\w-])",
+    rf"\b(?P<side>since|after|before|until|till|up\s+to|by|from)\s+{_THE}{_NO_CODE}(?P<one>{DATE})(?P<on>\s+on(?:wards?)?)?(?![\w-])",
     re.I,
 )
-_IN = re.compile(rf"\b(?:in|of|from|during|for|on|dated|within)?\s*{_THE}(?P<one>{DATE})(?![\w-])", re.I)
+_IN = re.compile(rf"\b(?:in|of|from|during|for|on|dated|within)?\s*{_THE}{_NO_CODE}(?P<one>{DATE})(?![\w-])", re.I)
 _RELATIVE = re.compile(
     r"\b(?:in|of|from|during|for|within|over)?\s*(?:the\s+)?(?:"
     r"(?P<named>today|yesterday)|(?P<which>this|last|past|current|previous)\s+(?P<unit>day|week|month|quarter|year)"

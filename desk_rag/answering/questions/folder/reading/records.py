@@ -22,11 +22,13 @@ from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
+    from desk_rag.answering.questions.folder.reading.periods import Period
     from desk_rag.documents.chunking import ChunkId
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow, Passage
 
 _REPORT_EVERY = 200
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _DATE_LABEL = re.compile(r"\bdate\b|\bdated\b|\bdatum\b|\bissued\b", re.I)
 _OTHER_DATE = re.compile(r"\bdue\b|\bpay|\bdeliver|\bbirth|\bservice\b|\bperiod\b|\bfrom\b|\bend\b|\bexpir", re.I)
 _ISSUER = re.compile(
@@ -269,3 +271,11 @@ def all_dates(text: str) -> list[Date]:
     """The dates in a text, also '12.03.2021' and '25/03/2021'; of one that may be read in two ways only the year."""
     numeric = [days[0] if len(days) == 1 else Date(days[0].year, 0, 0) for _, days in numeric_dates(text)]
     return [*dates(text), *numeric]
+
+
+def is_in(row: str, path: Path, period: Period) -> bool | None:
+    """True if the dates of a table's row lie in the period, or without any the year in its file's name; else None."""
+    days = [day for day in all_dates(row) if day.year]
+    days = days or [Date(int(year), 0, 0) for year in _YEAR.findall(path.stem)]
+    answers = {period.holds(day) for day in days}
+    return True if True in answers else False if False in answers else None

@@ -34,6 +34,8 @@ _RATE_OF_PRICE = re.compile(r"\b(?:per|each|rate|unit|limit|number|no)\b|/", re.
 _PAYMENTS = frozenset({PAYMENT, "betrag", "debit", "paid", "payment", "spent"})
 """Columns of payments."""
 _PRICES = _PAYMENTS | {PRICE, "cost", "costs", "total", "sum", "expense", "expenses", "charge", "preis"}
+_OUT = frozenset({"out", "outgoing", "outgoings", "money out", "paid out", "ausgaben", "ausgang"})
+"""Columns of a cash book for what was paid."""
 _MONEY = frozenset({"money", "amount", "betrag", "income", "revenue", "takings", "total", "turnover"})
 """Columns of money, where it came in or went out."""
 _FEWEST_NUMBERED = 3
@@ -183,7 +185,8 @@ def _cells(passage: Passage, unit: Unit) -> Iterator[Cell]:
         for column, value in fields.items():
             number = amounts.number_of(value)
             of_value = not unit.is_done and unit.names(re.sub(r"^\S*\d\S*\s*", "", value))
-            if number is None or not (unit.names(column) or of_value):
+            is_paid_out = unit.name in (PAYMENT, PRICE) and column.strip().casefold() in _OUT
+            if number is None or not (unit.names(column) or of_value or is_paid_out):
                 continue
             if unit.is_money and amounts.measure_of(column, value):
                 continue

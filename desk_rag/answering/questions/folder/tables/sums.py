@@ -28,6 +28,7 @@ from desk_rag.answering.questions.folder.tables.cells import (
     of_one_table,
     read,
 )
+from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.answer_kinds import asks_money
@@ -88,6 +89,8 @@ _FEWEST_OF_THING = 2
 """Rows about one thing that are added up; of a single one, its cell is the answer."""
 _COUNTED = content_stems("quantity qty number pieces count units amount no")
 """Columns that say how many a price is of."""
+_PRICE_LIST = content_stems("price prices pricing tariff tariffs rates fees charges")
+"""Names of files with prices."""
 _READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
 """Names of tables whose numbers grow from row to row, so that they must not be added up."""
 _LIGHT = content_stems(
@@ -151,6 +154,8 @@ def _sum(store: Store, question: str, asked: _Asked, under: Sequence[Path]) -> G
         return False
     if not added and (asked.is_exact or not any(cell.is_timed for cell in counted)):
         return False
+    if asked.of_thing and _COST.match(_plain(question)) and _is_priced(store, asked, under):
+        return False
     if asked.of_year and not _is_year_by_months(asked, added):
         return False
     shown = show(store, [cell.row for cell in added[:_MOST]])
@@ -173,9 +178,20 @@ def _named(table: Cells, asked: _Asked) -> list[Cell]:
     named = [cell for cell in cells if asked.unit.is_done and wanted <= cell.around]
     named = [cell for cell in named if content_stems(cell.column) == content_stems(asked.unit.name)]
     named = named or [cell for cell in cells if wanted <= cell.words]
+    if not named and asked.of_thing:  # 'electricity' in the row, 'village hall' the folder
+        named = [cell for cell in cells if wanted & cell.words and wanted <= cell.words | cell.around]
     if not named and (asked.is_all or not asked.is_exact):
         named = [cell for cell in cells if wanted <= cell.words | cell.around]
     return named
+
+
+def _is_priced(store: Store, asked: _Asked, under: Sequence[Path]) -> bool:
+    """True if a price list has what is asked for: 'What did the room cost in 2024?' is no sum of bookings then."""
+    if asked.is_all:
+        return False
+    lists = (row for row in indexed(store, under) if _PRICE_LIST & content_stems(row.path.stem))
+    lines = (line for row in lists for one in store.passages_of(row.path) for line in one.chunk.text.split("\n"))
+    return any(asked.others & content_stems(line) and re.search(r"\d", line) for line in lines)
 
 
 def _column_asked(question: str, cells: Sequence[Cell]) -> str:

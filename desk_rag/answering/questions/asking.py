@@ -282,7 +282,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
             reason = (
                 misfit(question, done.text, quote)
                 or not_the_sum(question, done.text, quote)
-                or is_too_late(reader.store, question, citation)
+                or is_too_late(reader.store, question, citation, done.sources)
                 or past_note(question, done.text, today)
                 or (doubts.reason(question, done.text, quote, place_of_source(source)) if source else "")
                 or _one_of_several_rows(reader.store, question, done)

@@ -46,6 +46,13 @@ _ASKS_THEN = re.compile(
     re.I,
 )
 _ASKS_BEFORE = re.compile(r"(?<!^)\b(?:(?P<before>before)|until|till|up\s+to)\s+(?P<year>(?:19|20)\d\d)\b", re.I)
+_ASKS_BACK = re.compile(
+    r"(?<!^)\bbefore\s+(?:it|that|they|the\s+(?:amendment|addendum|change|increase|rise|raise|correction|move))\b"
+    r"|\b(?:the|our|my|his|her|their)\s+(?:old|former|previous|earlier)\b|\bused\s+to\b",
+    re.I,
+)
+"""A question for what held before something that it does not date: 'before the amendment', 'the old password'."""
+_SAYS_BACK = re.compile(r"\b(?:before|old|former|previous|earlier|until|used\s+to|so\s+far|formerly|instead)\b", re.I)
 _ANY = Kind("file", "files")
 
 
@@ -129,8 +136,13 @@ def is_newer(store: Store, one: Writing, quoted: Writing, question: str) -> bool
     return asks_in_present(question) and newest(days_of(store, (one, quoted))) == one
 
 
-def is_too_late(store: Store, question: str, quoted: Citation) -> str:
+def is_too_late(store: Store, question: str, quoted: Citation, sources: Sequence[Source]) -> str:
     """A sentence about the day of a document, where the question asks for what held before; else ''."""
+    if _ASKS_BACK.search(question) and not _SAYS_BACK.search(quoted.quote):
+        days = days_of(store, {writing_of(quoted), *map(writing_of, sources)})
+        dated = {one: (day.year, day.month, day.day) for one, day in days.items() if day is not None}
+        if min(dated, key=lambda one: dated[one], default=None) != writing_of(quoted):
+            return "The question asks for what was before, and the quote may be of a later time"
     asked, writing = _ASKS_BEFORE.search(question), writing_of(quoted)
     day = day_of(store, writing) if asked is not None and "when" not in question.lower().split() else None
     if asked is None or day is None or any(one.year < int(asked["year"]) for one in dates(quoted.quote) if one.year):

@@ -168,6 +168,16 @@ def test_a_document_of_a_later_year_does_not_say_what_held_before(
     assert ("may not answer" in text) is is_doubted
 
 
+def test_what_is_asked_for_as_it_was_before_is_doubted_if_the_quote_may_be_of_a_later_time(engine: AnswerEngine) -> None:
+    text = printed(engine, "What was the hourly fee for later corrections before the amendment?")
+    assert "44 crowns" in text and "what was before, and the quote may be of a later time" in text
+
+
+def test_a_heading_with_subject_and_day_is_no_later_value(engine: AnswerEngine) -> None:
+    text = printed(engine, "How many crowns are left for the roof of the hut?")
+    assert "1,360 crowns" in text.splitlines() and "Autumn fair ›" not in text
+
+
 def test_nobody_is_named_where_no_document_is_earlier(engine: AnswerEngine) -> None:
     text = printed(engine, "Who was treasurer before Dora Pask?")
     assert "may not answer the question" in text or "could not find" in text

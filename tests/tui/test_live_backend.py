@@ -413,3 +413,32 @@ def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
     finally:
         live.stop()
     assert (tmp_path / "config.toml").read_text().strip() in ("", "[index]")
+
+
+@pytest.mark.slow
+def test_a_rule_written_into_the_settings_file_holds_for_the_next_question_and_search(
+    place: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    settings, folder = place
+    file = tmp_path / "config.toml"
+    live = LiveBackend(Session(settings, [folder], file), in_process=True)
+
+    def asked(question: str) -> Answer:
+        last = list(live.ask(question, lambda: False))[-1]
+        assert isinstance(last, Finished)
+        return last.answer
+
+    try:
+        live.start(lambda text: None, lambda event: None)
+        wait(lambda: warm(live))
+        assert asked("/roofer").sources
+        file.write_text('[index]\nexclude = ["house/roof.txt"]\n')
+        assert not asked("/roofer").sources
+        file.write_text('[index]\nexclude = ["house/"]\n')
+        answer = asked(_QUESTION)
+        assert not answer.citations and "doors.md" not in {source.path.name for source in answer.sources}
+        file.write_text("")
+        assert "green" in asked(_QUESTION).text
+        wait(lambda: warm(live))
+    finally:
+        live.stop()

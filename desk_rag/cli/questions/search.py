@@ -69,12 +69,13 @@ def _search_alone(
     settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
 ) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
     from desk_rag.answering.conversation.scope import among_indexed
-    from desk_rag.ingest import damage
+    from desk_rag.ingest import changed_rules, damage
     from desk_rag.retrieval.search import retrieve
     from desk_rag.store.store import Store
 
     backlog = _read_changed(settings, roots)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        changed_rules.wait_until_taken_out(store, backlog.excluded, lambda: False)
         contents.check_not_empty(store, roots, contents.SEARCH_REMEDY)
         scope = among_indexed(query, store, roots)
         embedder = None
@@ -88,12 +89,12 @@ def _search_alone(
 
 
 def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
-    """Look for files that changed, read a few small ones, and return what is left unread."""
+    """Look for files that changed, read a few small ones, remove excluded ones, and return what is left unread."""
     from desk_rag.store.store import Store
 
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         backlog = freshness.look(store, roots, settings.index)
-    if not backlog.is_small:
+    if not backlog.is_due:
         return backlog
     from desk_rag.model import weights
     from desk_rag.model.prompt import load_prompt

@@ -93,7 +93,9 @@ def test_a_word_that_is_known_in_another_form_is_no_slip(corpus: Store) -> None:
     assert spelled_as_documents(corpus, "Why did they revise the bill?") is None
 
 
-@pytest.mark.parametrize("rule", ["- Quiet hours are from 22:00 to 7:00.", "House rules.\nWe like Quiet and a quiet night."])
+@pytest.mark.parametrize(
+    "rule", ["- Quiet hours are from 22:00 to 7:00.", "House rules.\nWe like Quiet and a quiet night."]
+)
 def test_a_name_is_not_read_as_an_ordinary_word(corpus: Store, rule: str) -> None:
     corpus.put_document(made.document(Path("/docs/rules.md"), [rule]), [made.chunk(rule)], made.stamp())
     assert spelled_as_documents(corpus, "How much does Benno Quist get?") is None

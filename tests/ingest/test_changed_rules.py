@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.config import IndexSettings
+from desk_rag.config import IndexSettings, Settings, default_path
 from desk_rag.errors import StoreError
 from desk_rag.ingest import changed_rules
+from desk_rag.ingest.explanation import explain
 from desk_rag.ingest.freshness import Backlog, look, read_small
 from desk_rag.ingest.pipeline import sync_folder
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -89,6 +90,13 @@ def test_what_is_no_longer_excluded_is_read_for_the_next_answer(
     assert len(names(store, "goose")) == 5 and not names(store, "Larkfield")
     (docs / "mail" / "late.txt").write_text("Another goose comes later.\n")
     assert answer_from(store, docs, prompt, BEFORE).read == 7, "the folder counts as one that is read"
+
+
+def test_how_to_have_a_secret_read_names_the_line_and_the_file_it_goes_into(store: Store, docs: Path) -> None:
+    settings = Settings(folders=(docs,))
+    reason = explain(store, docs / "wifi passwords.txt", settings, Path("/etc/mine.toml")).reason
+    assert 'write exclude = ["!wifi passwords.txt"] under [index] in /etc/mine.toml' in reason
+    assert str(default_path().name) in explain(store, docs / "wifi passwords.txt", settings).reason
 
 
 def test_who_cannot_write_waits_and_then_refuses_to_quote(

@@ -24,7 +24,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.errors import DeskRagError
-from desk_rag.ingest import changed_rules, contents, freshness
+from desk_rag.ingest import contents, deletions, freshness
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.pipeline import embed_pending
 from desk_rag.model.prompt import NO_ANSWER
@@ -66,7 +66,7 @@ def ask(
     began, under, index = time.perf_counter(), request.limit or request.under, index or engine.settings.index
     backlog = _read_small(engine, freshness.look(engine.store, under, index, hints=hints), index, stop)
     if backlog.excluded:
-        changed_rules.wait_until_taken_out(engine.store, backlog.excluded, stop)
+        deletions.wait_until_taken_out(engine.store, backlog.excluded, stop)
     looked = time.perf_counter() - began
     is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
     moved_at, unread = time.monotonic(), len(backlog.new)

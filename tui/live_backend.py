@@ -213,10 +213,10 @@ class LiveBackend:
 
     def _await_rules(self, stop: Callable[[], bool]) -> None:
         """Wait until the engine has taken out what the settings exclude by now. Raises StoreError if it does not."""
-        from desk_rag.ingest import changed_rules, freshness
+        from desk_rag.ingest import deletions, freshness
 
         excluded = freshness.look(self.store, self.session.folders, self.session.settings.index).excluded
-        changed_rules.wait_until_taken_out(self.store, excluded, stop)
+        deletions.wait_until_taken_out(self.store, excluded, stop)
 
     def _asked(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
         """Ask the engine; if it ends before it has told anything, ask the next one, but only one."""

@@ -147,12 +147,12 @@ def read_small(
 
     `store` is the writer.
     """
-    from desk_rag.ingest import changed_rules
+    from desk_rag.ingest import deletions
     from desk_rag.ingest.pipeline import index_path
 
     if not backlog.is_due:
         return backlog
-    changed_rules.take_out(store, backlog.excluded, settings)
+    deletions.take_out(store, backlog.excluded, settings)
     roots = store.volumes.roots()
     end, done, added = time.monotonic() + _READ_SECONDS, set[Path](), 0
     waiting = (*backlog.new, *backlog.changed) if backlog.is_small else ()
@@ -178,7 +178,7 @@ def read_small(
     new = tuple(path for path in backlog.new if path not in done)
     changed = tuple(path for path in backlog.changed if path not in done)
     if backlog.complete and not (new or changed):
-        changed_rules.note_obeyed(store, backlog.other_rules, settings)
+        deletions.note_obeyed(store, backlog.other_rules, settings)
     return replace(backlog, read=backlog.read + added, new=new, changed=changed, gone=(), excluded=(), other_rules=())
 
 
@@ -328,7 +328,7 @@ class _Look:
     def _note_excluded(self) -> None:
         """Note the documents that the user's rules leave out, where other rules held at the last look."""
         if self._other_rules:
-            from desk_rag.ingest.changed_rules import UserRules  # here for the same reason as in `_examine`
+            from desk_rag.documents.rules.user_rules import UserRules  # here for the same reason as in `_examine`
 
             rules, indexed = UserRules(self._settings, self._roots), FileState.INDEXED.value
             paths = (Path(os.fsdecode(place)) for place, row in self._known.items() if row[-1] == indexed)

@@ -9,7 +9,7 @@ import pytest
 
 from desk_rag.config import IndexSettings, Settings, default_path
 from desk_rag.errors import StoreError
-from desk_rag.ingest import changed_rules
+from desk_rag.ingest import deletions
 from desk_rag.ingest.explanation import explain
 from desk_rag.ingest.freshness import Backlog, look, read_small
 from desk_rag.ingest.pipeline import sync_folder
@@ -102,11 +102,11 @@ def test_how_to_have_a_secret_read_names_the_line_and_the_file_it_goes_into(stor
 def test_who_cannot_write_waits_and_then_refuses_to_quote(
     tmp_path: Path, store: Store, docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changed_rules, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(deletions, "_WAIT_SECONDS", 0.0)
     with Store.open(tmp_path / "data", made.settings(), writer=False) as reader:
         backlog = look(reader, [docs], IndexSettings(exclude=("door.txt",)), seconds=_LONG)
         assert backlog.excluded == (docs / "door.txt",)
         with pytest.raises(StoreError, match="still holds 1 file"):
-            changed_rules.wait_until_taken_out(reader, backlog.excluded, never)
+            deletions.wait_until_taken_out(reader, backlog.excluded, never)
         store.remove_document(docs / "door.txt")
-        changed_rules.wait_until_taken_out(reader, backlog.excluded, never)
+        deletions.wait_until_taken_out(reader, backlog.excluded, never)

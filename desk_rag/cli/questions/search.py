@@ -73,13 +73,13 @@ def _search_alone(
     settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
 ) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
     from desk_rag.answering.conversation.scope import among_indexed
-    from desk_rag.ingest import changed_rules, damage
+    from desk_rag.ingest import damage, deletions
     from desk_rag.retrieval.search import retrieve
     from desk_rag.store.store import Store
 
     backlog = _read_changed(settings, roots)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        changed_rules.wait_until_taken_out(store, backlog.excluded, lambda: False)
+        deletions.wait_until_taken_out(store, backlog.excluded, lambda: False)
         contents.check_not_empty(store, roots, contents.SEARCH_REMEDY)
         scope = among_indexed(query, store, roots)
         embedder = None

@@ -24,7 +24,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.errors import DeskRagError
-from desk_rag.ingest import contents, freshness
+from desk_rag.ingest import contents, deletions, freshness
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.pipeline import embed_pending
 from desk_rag.model.prompt import NO_ANSWER
@@ -65,6 +65,8 @@ def ask(
     """
     began, under, index = time.perf_counter(), request.limit or request.under, index or engine.settings.index
     backlog = _read_small(engine, freshness.look(engine.store, under, index, hints=hints), index, stop)
+    if backlog.excluded:
+        deletions.wait_until_taken_out(engine.store, backlog.excluded, stop)
     looked = time.perf_counter() - began
     is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
     moved_at, unread = time.monotonic(), len(backlog.new)
@@ -145,7 +147,7 @@ def _read_small(
 ) -> Backlog:
     """Read a few small files and make their vectors, and forget those that are gone; only the writer can."""
     store, prompt = engine.store, engine.model.prompt
-    if not (backlog.waiting or backlog.gone) or not store.writer:
+    if not (backlog.waiting or backlog.is_due) or not store.writer:
         return backlog
     left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, index, stop)
     end = time.monotonic() + _EMBED_SECONDS

@@ -90,6 +90,7 @@ class Service:
         self._left_out: dict[Path, str] = {}
         """Paths given to `leave_out`, with the rule for each; '' where no folder around it is indexed."""
         self._rules = FollowedRules(settings_file, settings.index.exclude)
+        self._rules_for_answers = FollowedRules(settings_file, settings.index.exclude)
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""
@@ -197,11 +198,18 @@ class Service:
             if rule in lifted or any(path == one or path in one.parents or one in path.parents for one in wanted):
                 del self._left_out[path]
         self._watch_only(folder for folder in self._folders if not self._is_left_out(folder))
-        rules = (rule for rule in self._left_out.values() if rule and rule not in settings.exclude)
-        settings = settings.model_copy(update={"exclude": (*settings.exclude, *rules)})
+        settings = self._with_left_out(settings)
         if settings != self._settings.index:
             self._settings = self._settings.model_copy(update={"index": settings})
             self._worker.use_settings(settings)
+
+    def rules_in_force(self) -> IndexSettings:
+        """Return the settings by which an answer is given: with the rules in the settings file as it is now."""
+        return self._with_left_out(self._rules_for_answers.in_force(self.settings.index))
+
+    def _with_left_out(self, settings: IndexSettings) -> IndexSettings:
+        rules = (rule for rule in self._left_out.values() if rule and rule not in settings.exclude)
+        return settings.model_copy(update={"exclude": (*settings.exclude, *rules)})
 
     def leave_out(self, path: Path) -> bool:
         """Index nothing at or below `path` until it is wanted again; return whether anything was indexed there.

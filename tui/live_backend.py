@@ -204,11 +204,19 @@ class LiveBackend:
         from desk_rag.answering.conversation.turns import Request
 
         if is_search(question):
+            self._await_rules(stop)
             return search(self.store, question, self.session.folders)
         self._engine()
         request = Request(question, tuple(earlier), self.session.folders, mode=mode)
         events = self._asked(request, stop, wait)
         return events if turn is None else self._saving(events, turn)
+
+    def _await_rules(self, stop: Callable[[], bool]) -> None:
+        """Wait until the engine has taken out what the settings exclude by now. Raises StoreError if it does not."""
+        from desk_rag.ingest import deletions, freshness
+
+        excluded = freshness.look(self.store, self.session.folders, self.session.settings.index).excluded
+        deletions.wait_until_taken_out(self.store, excluded, stop)
 
     def _asked(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
         """Ask the engine; if it ends before it has told anything, ask the next one, but only one."""

@@ -301,10 +301,10 @@ class Answer:
 
     @property
     def warmth(self) -> str:
-        """'3 of 5 chunks warm, 2 read anew: faster here'"""
+        """'3 of 5 passages read ahead of time, 2 read anew: faster here'"""
         chunks = self.warm_chunks + self.cold_chunks
         read_anew = f", {self.read_anew_chunks} read anew: faster here" if self.read_anew_chunks else ""
-        return f"{self.warm_chunks} of {plural(chunks, 'chunk')} warm{read_anew}"
+        return f"{self.warm_chunks} of {plural(chunks, 'passage')} read ahead of time{read_anew}"
 
     @property
     def cut_notice(self) -> str:

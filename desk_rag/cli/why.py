@@ -37,11 +37,11 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
     if exists(settings):
         with open_store(settings, writer=False) as store:
             row, rows = store.document(path), store.documents(path)
-            known = explain(store, path, settings)
+            known = explain(store, path, settings, config_file)
             if known.state == "unknown":  # perhaps behind a link to a folder, which was resolved
-                known = explain(store, Path(os.path.abspath(file.expanduser())), settings)  # noqa: PTH100
+                known = explain(store, Path(os.path.abspath(file.expanduser())), settings, config_file)  # noqa: PTH100
     else:
-        known = explain(None, path, settings)
+        known = explain(None, path, settings, config_file)
     is_own_rule = known.state == "left out" and known.reason.startswith(OWN_RULE)
     reason = known.reason + (_where_rule_is(config_file) if is_own_rule else "")
     if row is None and (os.path.isdir(path) or rows):  # noqa: PTH112 - a folder left out as a whole has a row

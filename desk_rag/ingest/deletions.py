@@ -4,29 +4,40 @@ The documents of a few deleted files are removed at the next sweep. Many deletio
 cloud client that signed out or a drive that failed, and hours of prefill depend on them. So these documents are kept
 for a grace period that grows with their share of the folder; until then the user can confirm or revoke the deletion.
 Chunk KV of removed documents goes to the store's bin, so that files that return later are warm at once.
+
+What a rule of the user leaves out is removed before the next answer: nothing that it names may be quoted any more.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents.status import FileState
+from desk_rag.documents.rules.ignore_rules import OWN
+from desk_rag.documents.rules.user_rules import UserRules
+from desk_rag.documents.status import FileState, plural
+from desk_rag.errors import StoreError
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent
 from desk_rag.ingest.file_update import is_gone
 from desk_rag.store.catalog.deletion_rows import Decision, Deletion
 from desk_rag.store.presence import Presence, covers
 
 if TYPE_CHECKING:
+    from desk_rag.config import IndexSettings
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
 HANDFUL = 5
 """Documents that are removed without a grace period if their files vanish together."""
 _SHORTEST_GRACE = 3600.0
+_WAIT_SECONDS = 20.0
+"""Seconds that the process that writes gets to take out what is excluded; it looks at the settings once a second."""
+_EVERY = 0.1
+_MOST_LEFT_OUT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +133,44 @@ def _is_due(deletion: Deletion, grace: float) -> bool:
     if deletion.decision is Decision.NONE:
         return deletion.age >= grace
     return deletion.decision is Decision.CONFIRMED
+
+
+def take_out(store: Store, paths: Sequence[Path], settings: IndexSettings) -> None:
+    """Remove documents that the rules leave out, and record why; their chunk KV stays for a while."""
+    if not paths:
+        return
+    rules = UserRules(settings, store.volumes.roots())
+    store.remove_documents(paths, keep_kv=True)
+    for place, reason in dict(filter(None, map(rules.excluding, paths))).items():
+        store.record_outcome(place, FileState.SKIPPED, reason, None)
+
+
+def note_obeyed(store: Store, roots: Sequence[Path], settings: IndexSettings) -> None:
+    """Record that the index of `roots` obeys the rules, with no line left for a folder that is read again."""
+    rules = UserRules(settings, roots)
+    for path, state, reason in store.unread_files(roots, _MOST_LEFT_OUT) if roots else ():
+        was_excluded = state is FileState.SKIPPED and reason.startswith(f"{OWN}: ")
+        if was_excluded and path.is_dir() and rules.excluding(path / "any") is None:
+            store.remove_document(path)
+    for root in roots:
+        store.note_rules(root, settings.exclude)
+
+
+def wait_until_taken_out(store: Store, paths: Iterable[Path], stop: Callable[[], bool]) -> None:
+    """Wait until the process that writes has removed these documents. Raises StoreError if it does not."""
+    end = time.monotonic() + _WAIT_SECONDS
+    while paths := [path for path in paths if _is_indexed(store, path)]:
+        if stop():
+            return
+        if time.monotonic() > end:
+            count = plural(len(paths), "file")
+            raise StoreError(
+                f"The index still holds {count} that `exclude` under [index] leaves out, and cannot be written now.",
+                remedy="`desk-rag index` removes what is excluded; then ask again.",
+            )
+        time.sleep(_EVERY)
+
+
+def _is_indexed(store: Store, path: Path) -> bool:
+    row = store.document(path)
+    return row is not None and row.state is FileState.INDEXED

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.config import default_path
 from desk_rag.documents import archives
 from desk_rag.documents.formats import KIND_NOT_READ, Format, format_of_name
 from desk_rag.documents.status import FileState
-from desk_rag.sanitize import clean_name
+from desk_rag.sanitize import clean_name, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -40,8 +41,11 @@ class Explanation:
     reason: str
 
 
-def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
-    """Return what is known of `path`, or what the rules would do with it; without a store nothing is indexed yet."""
+def explain(store: Store | None, path: Path, settings: Settings, settings_file: Path | None = None) -> Explanation:
+    """Return what is known of `path`, or what the rules would do with it; without a store nothing is indexed yet.
+
+    `settings_file` is named where a line in it would help; None names the default one.
+    """
     from desk_rag.documents import document, ocr
     from desk_rag.documents.discovery import LeftOut
     from desk_rag.documents.formats import unread_kind
@@ -51,16 +55,16 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     if store is not None and row is not None and row.state is FileState.INDEXED:
         return Explanation("indexed", _how_read(store, row, path))
     if row is not None and not _is_lifted(store, row, path, settings):
-        return _outcome(row, path)
+        return _outcome(row, path, settings_file)
     verdict = _verdict(path, list(_bases(store, settings, path)), settings)
     if isinstance(verdict, LeftOut):
-        return Explanation("left out", verdict.reason + _allowing(verdict.path, verdict.reason))
+        return Explanation("left out", verdict.reason + _allowing(verdict.path, verdict.reason, settings_file))
     if not path.exists():
         return Explanation("unknown", "it is a link to a file that is not there")
     if not document.supported(path, settings.index):
         remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
         reason = f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
-        return Explanation("left out", f"{reason}{remedy or _allowing(path, reason)}")
+        return Explanation("left out", f"{reason}{remedy or _allowing(path, reason, settings_file)}")
     if store is not None and (away := next((one for one in absent_folders(store) if one.path in path.parents), None)):
         return Explanation("not indexed yet", away.unread)
     if row is not None:
@@ -73,11 +77,12 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     return Explanation("not indexed yet", "the next run reads it")
 
 
-def _outcome(row: DocumentRow, path: Path) -> Explanation:
+def _outcome(row: DocumentRow, path: Path, settings_file: Path | None) -> Explanation:
     """Return the recorded outcome of a file that was not indexed, unless it was locked then and no longer is."""
     if row.state is FileState.FAILED and os.strerror(errno.EACCES) in row.reason and os.access(path, os.R_OK):
         return Explanation("not indexed yet", "its permissions did not allow it before; the next run reads it")
-    return Explanation(STATE_WORDS.get(row.state.value, row.state.value), row.reason + _allowing(path, row.reason))
+    help_with_it = _allowing(path, row.reason, settings_file)
+    return Explanation(STATE_WORDS.get(row.state.value, row.state.value), row.reason + help_with_it)
 
 
 def locked_parent(path: Path) -> Path | None:
@@ -139,7 +144,7 @@ def _outlook(store: Store, path: Path) -> str:
     return ": the next run forgets it, desk-rag purge FILE does so now"
 
 
-def _allowing(path: Path, reason: str) -> str:
+def _allowing(path: Path, reason: str, settings_file: Path | None) -> str:
     """Return how to index a file that was taken for a secret or is of a kind that is not read; '' if nothing helps."""
     from desk_rag.documents.formats import unread_kind
     from desk_rag.ingest.unread import help_for
@@ -150,7 +155,11 @@ def _allowing(path: Path, reason: str) -> str:
     if not reason.startswith("secret: "):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
-    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
+    file = shown_path(settings_file or default_path())
+    return (
+        f'; what may be a secret is not read. To have it read all the same, write exclude = ["!{name}"]'
+        f" under [index] in {file}, beside what is in that list already (the ! makes an exception)"
+    )
 
 
 def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:

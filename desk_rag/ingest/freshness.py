@@ -31,6 +31,8 @@ _MORE_SECONDS = 0.6
 """Seconds that a look may take longer where other programs, and not the number of files, held it up."""
 _MOST_ROWS = 15_000
 """Maximum catalog rows that are read at once in `LOOK_SECONDS`; a look that may take longer reads more."""
+_ALL_ROWS = 1 << 40
+"""Rows that are read where the rules of the user have changed: nothing that they leave out may be quoted."""
 _MOST_FILES = 16
 _MOST_BYTES = 4 << 20
 """Size of all the files that an answer waits for."""
@@ -59,6 +61,11 @@ class Backlog:
     gone: tuple[Path, ...] = ()
     """Files that are no longer there, if they are so few that nothing is kept for them."""
 
+    excluded: tuple[Path, ...] = ()
+    """Documents that the user's rules leave out since they were read."""
+    other_rules: tuple[Path, ...] = ()
+    """Folders that were last looked through by other rules of the user."""
+
     @property
     def waiting(self) -> int:
         """Return the number of files to be read."""
@@ -74,6 +81,11 @@ class Backlog:
         """Return whether there are files, and so few and small that an answer can wait until they are read."""
         files = (*self.new, *self.changed)
         return 0 < len(files) <= _MOST_FILES and sum(_sizes(files)) <= _MOST_BYTES
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the writer has anything to do before a question is answered."""
+        return self.is_small or bool(self.gone or self.excluded or self.other_rules)
 
     @property
     def share(self) -> str:
@@ -131,14 +143,16 @@ def read_small(
     settings: IndexSettings,
     stop: Callable[[], bool],
 ) -> Backlog:
-    """Read the files of a backlog if they are few and small, remove those that are gone, and return what is left.
+    """Read the files of a backlog if they are few and small, remove those gone or excluded, and return what is left.
 
     `store` is the writer.
     """
+    from desk_rag.ingest import deletions
     from desk_rag.ingest.pipeline import index_path
 
-    if not (backlog.is_small or backlog.gone):
+    if not backlog.is_due:
         return backlog
+    deletions.take_out(store, backlog.excluded, settings)
     roots = store.volumes.roots()
     end, done, added = time.monotonic() + _READ_SECONDS, set[Path](), 0
     waiting = (*backlog.new, *backlog.changed) if backlog.is_small else ()
@@ -146,6 +160,8 @@ def read_small(
         root = _root_of(path, roots)
         if root is None or stop() or time.monotonic() > end:
             continue
+        before = store.document(path)
+        was_read = before is not None and before.state is FileState.INDEXED
         try:
             event = index_path(store, path, root, counter, size, settings, stop)
         except (StoreError, Cancelled):  # a full disk, or the question was withdrawn: the file stays in the backlog
@@ -153,7 +169,7 @@ def read_small(
         if event.state is FileState.REMOVED:
             added -= 1
         elif event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
-            added += path in backlog.new
+            added += path in waiting and not was_read
             done.add(path)
         elif (row := store.document(path)) is not None and row.state is FileState.INDEXED:
             continue  # it cannot be read now, and answers quote what it held before
@@ -161,7 +177,9 @@ def read_small(
             done.add(path)  # its reason is in the catalog
     new = tuple(path for path in backlog.new if path not in done)
     changed = tuple(path for path in backlog.changed if path not in done)
-    return replace(backlog, read=backlog.read + added, new=new, changed=changed, gone=())
+    if backlog.complete and not (new or changed):
+        deletions.note_obeyed(store, backlog.other_rules, settings)
+    return replace(backlog, read=backlog.read + added, new=new, changed=changed, gone=(), excluded=(), other_rules=())
 
 
 def is_reading(store: Store) -> bool:
@@ -182,7 +200,9 @@ class _Look:
         self._scope = [path.absolute() for path in under] or self._roots
         # A folder whose first index has not begun yet is in no table.
         self._roots += [path for path in self._scope if path not in self._roots and _root_of(path, self._roots) is None]
-        most = round(_MOST_ROWS * max(1.0, seconds / LOOK_SECONDS))
+        self._other_rules = [root for root in self._roots if not store.obeys(root, settings.exclude)]
+        self._excluded: dict[Path, None] = {}
+        most = _ALL_ROWS if self._other_rules else round(_MOST_ROWS * max(1.0, seconds / LOOK_SECONDS))
         self._known = store.stamps(self._scope, most + 1)
         self._is_part = len(self._known) > most
         """True if the catalog knows more files than are read from it at once; the others are asked for one by one."""
@@ -198,22 +218,25 @@ class _Look:
         for path in islice(hints, _MOST_HINTS):
             if any(path == place or place in path.parents for place in self._scope):
                 self._compare(os.fsencode(path), lambda path=path: path.stat())  # type: ignore[misc]
+        self._note_excluded()
         pending = [os.fsencode(place) for place in reversed(self._scope)]
         while pending:
             if not self._has_time():
                 self._complete = False
                 break
             pending += self._compare_folder(pending.pop())
-        for folder in self._ruled:
-            self._compare_rules(folder)
+        for folder in {*self._ruled, *map(os.fsencode, self._other_rules)}:
+            self._compare_rules(folder, also_indexed=folder in self._ruled)
             self._complete &= not self._is_part
-        return Backlog(self._read(), tuple(self._new), tuple(self._changed), self._complete, self._gone())
+        changed = tuple(path for path in self._changed if path not in self._excluded)
+        rules, new = tuple(root for root in self._other_rules if root in self._scope), tuple(self._new)
+        return Backlog(self._read(), new, changed, self._complete, self._gone(), tuple(self._excluded), rules)
 
     def _read(self) -> int:
         """Return how many files are in the index; where nothing is new, of a large one as many as were compared."""
         if self._is_part and self._new:  # counting 100,000 takes 0.1 s
             return sum(self._store.listing.count(place).indexed for place in self._scope)
-        return sum(row[-1] == FileState.INDEXED.value for row in self._known.values())
+        return sum(row[-1] == FileState.INDEXED.value for row in self._known.values()) - len(self._excluded)
 
     def _row(self, place: bytes) -> tuple[int, int, int, int, str] | None:
         """Return what the catalog knows of a path."""
@@ -232,6 +255,7 @@ class _Look:
 
         indexed = FileState.INDEXED.value
         missing = [place for place, row in self._known.items() if place not in self._met and row[-1] == indexed]
+        missing = [place for place in missing if Path(os.fsdecode(place)) not in self._excluded]
         gone = [place for place in missing if self._is_gone(place)] if len(missing) <= _MOST_MISSING else []
         if not gone or len(gone) > HANDFUL:
             return ()
@@ -261,8 +285,8 @@ class _Look:
                     if entry.name in _RULE_FILES and self._is_newer(entry):
                         self._ruled.append(folder)
                     if entry.is_dir(follow_symlinks=False):
-                        if self._row(entry.path) is None:  # a folder in the catalog is left out as a whole
-                            inside.append(entry.path)
+                        if self._row(entry.path) is None or self._is_lifted(entry.path):
+                            inside.append(entry.path)  # a folder in the catalog is left out as a whole
                     elif self._has_time():
                         self._compare(entry.path, entry.stat)
                     else:
@@ -282,14 +306,16 @@ class _Look:
             return False
         return max(info.st_mtime, info.st_ctime) > self._store.listing.newest_outcome() - _TICK
 
-    def _compare_rules(self, folder: bytes) -> None:
-        """Note the files below a folder that its new rules leave out, or no longer leave out."""
+    def _compare_rules(self, folder: bytes, *, also_indexed: bool) -> None:
+        """Note the files below a folder that new rules no longer leave out, and those that its own now do."""
         from desk_rag.documents import discovery
         from desk_rag.documents.discovery import FoundFile
 
         below = [place for place in self._known if place.startswith(folder + b"/")]
         for place in below:
             path, (*stamp, state) = Path(os.fsdecode(place)), self._known[place]
+            if state == FileState.INDEXED.value and not also_indexed:
+                continue
             root = _root_of(path, self._roots)
             if root is None or not self._has_time():
                 self._complete = False
@@ -298,6 +324,24 @@ class _Look:
             was_left_out = state == FileState.SKIPPED.value and not any(stamp)
             if os.path.lexists(place) and (was_left_out if is_wanted else state == FileState.INDEXED.value):
                 self._changed[path] = None
+
+    def _note_excluded(self) -> None:
+        """Note the documents that the user's rules leave out, where other rules held at the last look."""
+        if self._other_rules:
+            from desk_rag.documents.rules.user_rules import UserRules  # here for the same reason as in `_examine`
+
+            rules, indexed = UserRules(self._settings, self._roots), FileState.INDEXED.value
+            paths = (Path(os.fsdecode(place)) for place, row in self._known.items() if row[-1] == indexed)
+            self._excluded = dict.fromkeys(filter(rules.excluding, paths))
+
+    def _is_lifted(self, place: bytes) -> bool:
+        """Return whether a folder in the catalog, left out by the rules before, is read by those that hold now."""
+        from desk_rag.documents import discovery  # here for the same reason as in `_examine`
+
+        path = Path(os.fsdecode(place))
+        root = _root_of(path, self._other_rules)
+        verdict = None if root is None else discovery.examine(root, path / "any", self._settings)
+        return root is not None and not isinstance(verdict, discovery.LeftOut)
 
     def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
         known = self._row(place)

@@ -113,7 +113,7 @@ def sync_folder(
     sync = _FolderSync(store, root, counter, size, settings, stop, presence, absent)
     tally = Tally()
     try:
-        for event in sync.run(defer or _never):
+        for event in sync.run(defer or (lambda _found: False)):
             tally.add(event)
             yield event
     except StoreFull:
@@ -121,6 +121,7 @@ def sync_folder(
         raise
     if not stop():
         store.end_run(root)
+        store.note_rules(root, settings.exclude)
         presence.forget_unused()
         store.empty_bin(older_than=settings.deletion_grace_hours * 3600)
         yield tally.finished()
@@ -286,7 +287,8 @@ class _FolderSync:
         for path, row in self._rows.items():
             gone = is_gone(path, self._root)
             reason = "" if gone else self._reason_now(path)
-            if not gone and not reason:
+            is_read_again = row.state is FileState.SKIPPED and path.is_dir()  # a folder that was left out as a whole
+            if not (gone or reason or is_read_again):
                 continue
             if row.state is FileState.INDEXED and gone:
                 missing.append(path)
@@ -311,10 +313,6 @@ class _FolderSync:
         """Return why a folder above an existing file is left out now, so that the file was not met; '' if none is."""
         folder = next((parent for parent in path.parents if parent in self._left_out), None)
         return self._left_out[folder] if folder is not None and os.access(folder, os.R_OK | os.X_OK) else ""
-
-
-def _never(_found: FoundFile) -> bool:
-    return False
 
 
 # Vectors and chunk KV ---------------------------------------------------------------------------------------

@@ -193,6 +193,14 @@ class StoreHealth:
         self._shared.end_run(root)
         self._catalog.drop_lost_texts()
 
+    def note_rules(self, root: Path, rules: Sequence[str]) -> None:
+        """Record that the index of `root` obeys these rules of the user."""
+        self._shared.note_rules(root, rules)
+
+    def obeys(self, root: Path, rules: Sequence[str]) -> bool:
+        """Return whether the index of `root` was last made by exactly these rules of the user."""
+        return self._shared.obeys(root, rules)
+
     def unfinished_runs(self) -> list[UnfinishedRun]:
         """Return the indexing runs of all processes that have begun and not ended."""
         return self._shared.unfinished()

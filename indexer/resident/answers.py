@@ -15,7 +15,7 @@ from desk_rag.config import IndexSettings, Settings, load
 from desk_rag.errors import ConfigError, told_to_user
 from desk_rag.indexer.resident import changes, values
 from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident, fault
-from desk_rag.ingest import contents, damage, freshness
+from desk_rag.ingest import contents, damage, deletions, freshness
 from desk_rag.retrieval.search import retrieve
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Resident:
     def _index_settings(self) -> IndexSettings:
         """Return the settings by which files are read now; what a user excludes meanwhile changes them."""
         if (service := self.service()) is not None:
-            return service.settings.index
+            return service.rules_in_force()
         return self.settings.index if self.rules is None else self.rules.in_force(self.settings.index)
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
@@ -149,6 +149,7 @@ class Resident:
         backlog = freshness.look(store, under, index, hints=self.changed_files())
         if store.writer:
             backlog = freshness.read_small(store, backlog, parts.counter, parts.size, index, stop)
+        deletions.wait_until_taken_out(store, backlog.excluded, stop)
         scope = among_indexed(str(request["query"]), store, under)
         embedder, limit = None if request.get("words_only") else parts.load_embedder(), request["limit"]
         chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)

@@ -119,7 +119,7 @@ class Attended:
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        index = self._rules.in_force(self._settings.index) if service is None else service.settings.index
+        index = self._rules.in_force(self._settings.index) if service is None else service.rules_in_force()
         hints = self.state().changed_files
 
         def is_reading() -> bool:

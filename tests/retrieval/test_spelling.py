@@ -91,3 +91,13 @@ def test_a_word_that_is_known_in_another_form_is_no_slip(corpus: Store) -> None:
         made.document(Path("/docs/gas.txt"), ["Prices rise."]), [made.chunk("Prices rise.")], made.stamp()
     )
     assert spelled_as_documents(corpus, "Why did they revise the bill?") is None
+
+
+@pytest.mark.parametrize(
+    "rule", ["- Quiet hours are from 22:00 to 7:00.", "House rules.\nWe like Quiet and a quiet night."]
+)
+def test_a_name_is_not_read_as_an_ordinary_word(corpus: Store, rule: str) -> None:
+    corpus.put_document(made.document(Path("/docs/rules.md"), [rule]), [made.chunk(rule)], made.stamp())
+    assert spelled_as_documents(corpus, "How much does Benno Quist get?") is None
+    spelled = spelled_as_documents(corpus, "When are the quist hours?")
+    assert spelled is not None and spelled.question == "When are the quiet hours?"

@@ -265,7 +265,7 @@ def test_an_index_whose_folder_is_away_at_the_start_can_be_asked(tmp_path: Path)
         terminal.until(lambda: "Ask about your files" in terminal.text)
         terminal.send(f"{_QUESTION}\r")
         terminal.until(lambda: "docs is not there now; nothing of it is removed" in terminal.text, 90)
-        terminal.until(lambda: "tok/s" in terminal.text, 90)
+        terminal.until(lambda: "ahead of time" in terminal.text, 90)
         assert "green" in terminal.text and "its folder is not connected" in terminal.text
         terminal.send("\x11")
         assert terminal.wait() == 0
@@ -326,7 +326,7 @@ def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
         terminal.until(lambda: "Ask about your files" in terminal.text, 10)
         terminal.send(f"{_QUESTION}\r")
         terminal.until(lambda: "waits" in terminal.text or "first word" in terminal.text, 20)
-        terminal.until(lambda: "tok/s" in terminal.text, 90)
+        terminal.until(lambda: "ahead of time" in terminal.text, 90)
         assert "house/doors.md" in terminal.text and "green" in terminal.text
         terminal.signal(signal.SIGTERM)
         assert terminal.wait(20) == 143
@@ -360,7 +360,8 @@ async def test_index_ask_and_compare(backend: LiveBackend, place: tuple[Settings
     app = DeskRagApp(backend, [place[1]])
     async with app.run_test(size=(118, 32)) as pilot:
         await until(pilot, lambda: "embedded reader · CPU" in text_of(app, "#model"), 90)
-        await until(pilot, lambda: "3 files · by meaning 100% · warm 100%" in text_of(app, "#status"), 60)
+        filled = "3 files · found by meaning 100% · read ahead 100%"
+        await until(pilot, lambda: filled in text_of(app, "#status"), 60)
         assert "watching" in text_of(app, "#status") or "starting" in text_of(app, "#status")
         await ask(pilot, _QUESTION)
         view = app._chat.query_one(AnswerView)
@@ -369,7 +370,7 @@ async def test_index_ask_and_compare(backend: LiveBackend, place: tuple[Settings
         assert view.answer.sources[0].path.name == "doors.md"
         assert "green" in view.answer.text or any("green" in c.quote for c in view.answer.citations)
         assert view.answer.warm_chunks == len(view.answer.sources) == 3
-        assert "3 of 3 chunks warm" in text_of(app, "TimingLine")
+        assert "3 of 3 passages read ahead of time" in text_of(app, "TimingLine")
         await until(pilot, lambda: "house/doors.md · line" in text_of(app, "#preview-title"))
         assert "\x1b" not in "".join(
             str(app._chat.query_one(SourceList).get_option_at_index(i).prompt) for i in range(3)
@@ -413,3 +414,32 @@ def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
     finally:
         live.stop()
     assert (tmp_path / "config.toml").read_text().strip() in ("", "[index]")
+
+
+@pytest.mark.slow
+def test_a_rule_written_into_the_settings_file_holds_for_the_next_question_and_search(
+    place: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    settings, folder = place
+    file = tmp_path / "config.toml"
+    live = LiveBackend(Session(settings, [folder], file), in_process=True)
+
+    def asked(question: str) -> Answer:
+        last = list(live.ask(question, lambda: False))[-1]
+        assert isinstance(last, Finished)
+        return last.answer
+
+    try:
+        live.start(lambda text: None, lambda event: None)
+        wait(lambda: warm(live))
+        assert asked("/roofer").sources
+        file.write_text('[index]\nexclude = ["house/roof.txt"]\n')
+        assert not asked("/roofer").sources
+        file.write_text('[index]\nexclude = ["house/"]\n')
+        answer = asked(_QUESTION)
+        assert not answer.citations and "doors.md" not in {source.path.name for source in answer.sources}
+        file.write_text("")
+        assert "green" in asked(_QUESTION).text
+        wait(lambda: warm(live))
+    finally:
+        live.stop()

@@ -98,7 +98,7 @@ def bar(status: Status, said: str = "", width: int = 78) -> str:
 
 def test_status_bar_in_words() -> None:
     assert bar(WATCHING, width=118) == (
-        "● watching · 3 failed · 12,431 files · by meaning 100% · warm 61% · cache 38 GiB of 60 GiB"
+        "● watching · 3 failed · 12,431 files · found by meaning 100% · read ahead 61% · disk 38 GiB of 60 GiB"
     )
     moving = replace(WARMING, waiting="")
     assert "filling caches 900 of 32,000, 2 h left" in bar(moving, width=118)
@@ -126,7 +126,7 @@ def test_status_bar_never_drops_what_needs_attention(stage: IndexStage, width: i
 
 
 def test_status_bar_at_80_columns_is_in_words() -> None:
-    assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · by meaning 100% · warm 61%"
+    assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · found by meaning 100% · read ahead 61%"
     assert bar(replace(WARMING, failed=3)) == "◐ caches wait; questions are answered · 3 failed · 12.4k files"
 
 

@@ -45,14 +45,16 @@ def begun(line: str) -> Begun | None:
 def matching(name: str, names: scope.Names, bases: Sequence[Path], most: int) -> list[Choice]:
     """Return the folders and files that match `name` best, the best first; all begin to match an empty one.
 
-    What is called just so stands before all others.
+    What is called just so stands before all others. Letters that stand apart count only if no path has them together.
     """
     wanted = name.replace("\\", "").casefold()
     scored: list[tuple[float, int, Path, bool]] = []
     matcher = Matcher(wanted) if wanted else None
-    for path, is_folder in names.all():
-        shown = _inside(path, bases).casefold() + ("/" if is_folder else "")
-        if wanted and not _holds_in_order(shown, wanted):
+    shown_names = [(_inside(path, bases).casefold() + ("/" if is_folder else ""), path, is_folder)
+                   for path, is_folder in names.all()]  # fmt: skip
+    holds = _holds if any(wanted in shown for shown, *_ in shown_names) else _holds_in_order
+    for shown, path, is_folder in shown_names:
+        if not holds(shown, wanted):
             continue
         is_whole = bool(wanted) and shown.rstrip("/") == wanted.rstrip("/")
         better = 100.0 if is_whole else 1.0 if path.name.casefold().startswith(wanted.rstrip("/")) else 0.0
@@ -68,6 +70,11 @@ def matching(name: str, names: scope.Names, bases: Sequence[Path], most: int) ->
 def _inside(path: Path, bases: Sequence[Path]) -> str:
     base = next((base for base in bases if path.is_relative_to(base) and path != base), None)
     return path.relative_to(base).as_posix() if base is not None else path.name
+
+
+def _holds(text: str, letters: str) -> bool:
+    """Return whether the letters stand together in a text."""
+    return letters in text
 
 
 def _holds_in_order(text: str, letters: str) -> bool:

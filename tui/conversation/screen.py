@@ -20,7 +20,7 @@ from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
 from desk_rag.sanitize import home_path
 from desk_rag.tui import messages as m
-from desk_rag.tui.conversation import names
+from desk_rag.tui.conversation import names, prompt_commands
 from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import MOST, NamePicker
 from desk_rag.tui.keys.bindings import bound
@@ -122,6 +122,12 @@ class ConversationScreen(TurnScreen):
         if keeper.notice:
             self._say(keeper.notice, "warning")
             keeper.notice = ""
+
+    @on(QuestionInput.Commanded)
+    async def _obey(self, message: QuestionInput.Commanded) -> None:
+        """Do what a command in the prompt means, and say which key does it."""
+        self._say(prompt_commands.explained(message.text, self._keymap.shown(message.key)))
+        await self.run_action(message.action)
 
     async def action_new_chat(self, private: bool = False) -> None:
         """Begin a new conversation; the saved one can be opened again."""

@@ -80,7 +80,7 @@ FIXED_KEYS = (
     ("Page Up, Page Down", "scroll the answers, also from the prompt"),
     ("Tab", "from the prompt to the transcript and the sources"),
     ("@", "in the prompt: search only in a folder or file; Tab or Enter takes the marked name"),
-    ("/", "at the beginning of the prompt: list the passages with these words, without an answer"),
+    ("/", "at the beginning of the prompt: list the passages with these words, without an answer; /help opens this"),
     ("Ctrl+C", "copy what is selected; else empty the prompt; twice: quit"),
     ("Ctrl+P", "every action by name"),
 )

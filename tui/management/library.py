@@ -230,7 +230,7 @@ class Library:
 
     def why(self, path: Path) -> Explanation:
         """Return the state of a file or folder and the rule or reason behind it."""
-        return explain(self._session.store(), path, self._session.settings)
+        return explain(self._session.store(), path, self._session.settings, self._session.file.path)
 
     def text(self, path: Path) -> str:
         """Return the text that was read from a file, about `_MOST_TEXT` characters of it at most; '' without text."""
@@ -289,7 +289,7 @@ class Library:
         return entries
 
     def _waiting(self, store: Store | None, path: Path) -> FileEntry:
-        known = explain(store, path, self._session.settings)
+        known = explain(store, path, self._session.settings, self._session.file.path)
         if known.state == "left out":
             return FileEntry(path, EntryState.LEFT_OUT, known.reason, is_folder=path.is_dir())
         if known.state == "indexed":  # a moment ago

@@ -115,6 +115,6 @@ def _counts(status: Status, detail: int) -> list[str]:
     vectors, warm = percent(status.with_vectors, status.chunks), percent(status.warm, status.chunks)
     files = count(status.files, "file") if detail >= 3 else f"{brief(status.files)} files"
     if detail >= 3:
-        cache = [f"cache {gib(status.kv_bytes)} of {gib(status.budget_bytes)}"] if detail >= MOST_DETAIL else []
-        return [files, f"by meaning {vectors}%", f"warm {warm}%", *cache]
-    return [files, f"warm {warm}%"] if detail >= 2 else [files] if detail else []
+        cache = [f"disk {gib(status.kv_bytes)} of {gib(status.budget_bytes)}"] if detail >= MOST_DETAIL else []
+        return [files, f"found by meaning {vectors}%", f"read ahead {warm}%", *cache]
+    return [files, f"read ahead {warm}%"] if detail >= 2 else [files] if detail else []

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from desk_rag.sanitize import clean
+from desk_rag.tui.conversation import prompt_commands
 from desk_rag.tui.widgets.line_input import leave_to_app
 
 _PICKER_KEYS = frozenset({"up", "down", "tab", "enter", "escape"})
@@ -26,6 +27,14 @@ class QuestionInput(TextArea):
     @dataclass
     class Submitted(Message):
         question: str
+
+    @dataclass
+    class Commanded(Message):
+        """Message that something of `prompt_commands` was typed: the text, the name of its key, and the action."""
+
+        text: str
+        key: str
+        action: str
 
     @dataclass
     class Picked(Message):
@@ -105,7 +114,8 @@ class QuestionInput(TextArea):
         self._history.append(question)
         self._recalled = None
         self.clear()
-        self.post_message(self.Submitted(question))
+        command = prompt_commands.of(question)
+        self.post_message(self.Submitted(question) if command is None else self.Commanded(question, *command))
 
     def action_new_line(self) -> None:
         self.insert("\n")

@@ -1,4 +1,4 @@
-"""Line below an answer: time to the first word, warm chunks, speed, citations; on demand where the time went."""
+"""Line below an answer: time to the first word, passages read ahead of time, quotes; on demand where the time went."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def _drawn(times: Times) -> Content:
 
 
 def summary(first_word: float, answer: Answer | None, waited: float = 0.0) -> Content:
-    """Return 'first word 0.19 s · 3 of 3 chunks warm · 31 tok/s · cited 2'; a wait before that comes first."""
+    """Return 'first word after 0.19 s · 3 of 3 passages read ahead of time · quotes from 2', a wait before it."""
     parts = [Content.styled(f"waited {seconds(waited)}", _MUTED)] if waited >= _LEAST_WAIT else []
-    parts.append(Content.assemble(("first word ", _MUTED), (seconds(first_word), "bold $success")))
+    parts.append(Content.assemble(("first word after ", _MUTED), (seconds(first_word), "bold $success")))
     parts += [Content.styled(part, _MUTED) for part in (_facts(answer) if answer else ())]
     return Content.styled(" · ", _MUTED).join(parts)
 
@@ -88,10 +88,8 @@ def _facts(answer: Answer) -> list[str]:
     timings = answer.timings
     if timings.recompute_ratio > 0:
         facts.append(f"{timings.recompute_ratio:.0%} recomputed")
-    if timings.decoded_tokens > 1 and timings.decode_seconds > 0:
-        facts.append(f"{timings.decoded_tokens / timings.decode_seconds:.0f} tok/s")
     if answer.citations:
-        facts.append(f"cited {len({citation.source_number for citation in answer.citations})}")
+        facts.append(f"quotes from {len({citation.source_number for citation in answer.citations})}")
     return facts
 
 
@@ -99,4 +97,6 @@ def stages(timings: Timings) -> Content:
     """Return the time to first token and its parts in the order they ran."""
     parts = " + ".join(f"{_STAGES.get(stage.name, stage.name)} {seconds(stage.seconds)}" for stage in timings.stages)
     text = f"first token {seconds(timings.ttft)} = {parts} · {timings.context_tokens:,} tokens in context"
+    if timings.decoded_tokens > 1 and timings.decode_seconds > 0:
+        text += f" · {timings.decoded_tokens / timings.decode_seconds:.0f} tokens/s"
     return Content.styled(text, _MUTED)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.search import RetrievedChunk
 
 
+_MAIL_HEAD = re.compile(r"\A(?:[^\n]*\n)?From: [^\n]*Subject: [^\n]*\n(?=\s*\S)")
+"""Beginning of the passage of a mail: a line that holds the subject, and its fields."""
+
+
 def search(
     settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
 ) -> int:
@@ -69,12 +73,13 @@ def _search_alone(
     settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
 ) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
     from desk_rag.answering.conversation.scope import among_indexed
-    from desk_rag.ingest import damage
+    from desk_rag.ingest import damage, deletions
     from desk_rag.retrieval.search import retrieve
     from desk_rag.store.store import Store
 
     backlog = _read_changed(settings, roots)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        deletions.wait_until_taken_out(store, backlog.excluded, lambda: False)
         contents.check_not_empty(store, roots, contents.SEARCH_REMEDY)
         scope = among_indexed(query, store, roots)
         embedder = None
@@ -88,12 +93,12 @@ def _search_alone(
 
 
 def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
-    """Look for files that changed, read a few small ones, and return what is left unread."""
+    """Look for files that changed, read a few small ones, remove excluded ones, and return what is left unread."""
     from desk_rag.store.store import Store
 
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         backlog = freshness.look(store, roots, settings.index)
-    if not backlog.is_small:
+    if not backlog.is_due:
         return backlog
     from desk_rag.model import weights
     from desk_rag.model.prompt import load_prompt
@@ -108,9 +113,14 @@ def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
 
 def _line(number: int, result: RetrievedChunk, stems: Collection[str], bases: Sequence[Path] = ()) -> str:
     """Return one line of `search`: number, location and the words that matched; a file that is gone is marked."""
-    passage, start = result.passage, _around(result.passage.chunk.text, stems, 100)
+    passage, start = result.passage, _excerpt(result.passage.chunk.text, stems)
     note = "" if passage.path.exists() else " (the file is not there now)"
     return f"{number:>3} {out.place(passage.path, passage.chunk.location, bases)}{note}: {start}"
+
+
+def _excerpt(text: str, stems: Collection[str]) -> str:
+    """Return words of a passage: of a mail those that were written, since its place names sender, day and subject."""
+    return _around(_MAIL_HEAD.sub("", text, count=1), stems, 100)
 
 
 def _around(text: str, stems: Collection[str], most: int) -> str:

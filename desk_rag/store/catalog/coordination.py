@@ -5,6 +5,7 @@ They are committed without waiting for the disk; losing the last ones does no ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -26,6 +27,7 @@ STALE_SECONDS = 60.0
 """Age in seconds from which a heartbeat is ignored, also if it is in the future."""
 _FULL_SPEED, _WRITTEN = "full_speed", "written"
 _ACTIVITY, _PAUSE, _NOTICES, _RUNS = "activity", "pause", "notices", "unfinished_runs"
+_RULES = "rules"
 
 
 class SharedRows:
@@ -137,6 +139,25 @@ class SharedRows:
             with suppress(*UNWRITABLE):
                 self._write_runs(remaining)
 
+    def note_rules(self, root: Path, rules: Sequence[str]) -> None:
+        """Record that the index of `root` obeys these rules; only digests are stored, since rules name files."""
+        if not self.obeys(root, rules):
+            known = self._obeyed()
+            known[_digest(str(root))] = _digest(*rules)
+            with suppress(*UNWRITABLE):
+                self._set(_RULES, json.dumps(known))
+
+    def obeys(self, root: Path, rules: Sequence[str]) -> bool:
+        """Return whether the index of `root` was last made by exactly these rules."""
+        return self._obeyed().get(_digest(str(root))) == _digest(*rules)
+
+    def _obeyed(self) -> dict[str, str]:
+        value = self._get(_RULES)
+        try:
+            return dict(json.loads(value)) if isinstance(value, str) else {}
+        except (ValueError, TypeError):
+            return {}
+
     def unfinished(self) -> list[UnfinishedRun]:
         """Return the runs that have begun and not ended."""
         value = self._get(_RUNS)
@@ -173,6 +194,10 @@ class SharedRows:
         with self._database.read() as connection:
             row = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
 
 
 def _today() -> str:

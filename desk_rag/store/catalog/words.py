@@ -39,6 +39,9 @@ PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
 """A word that every tokenizer takes for one."""
 _RUN = re.compile(r"[^\W_]+(?:[-./:'’_@+][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
+_BEFORE = 12
+"""Characters before a word by which it is seen whether a sentence or a line begins with it."""
+_SENTENCE_BEGINS = re.compile(r"(?:\A|[.!?]\s|\n)[\W_]*\Z")
 # Scripts written without spaces: unicode61 would take a whole sentence for one word.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -131,7 +134,7 @@ def spellings(
     Words that `is_known` accepts are left out.
     """
     strange = [word for word in typed if not _stands_anywhere(connection, word.casefold()) and not is_known(word)]
-    return {word: near for word in strange if (near := _spelled_alike(connection, word.casefold()))}
+    return {word: near for word in strange if (near := _spelled_alike(connection, word.casefold(), is_known))}
 
 
 def _stands_anywhere(connection: sqlite3.Connection, word: str) -> bool:
@@ -141,7 +144,7 @@ def _stands_anywhere(connection: sqlite3.Connection, word: str) -> bool:
     )
 
 
-def _spelled_alike(connection: sqlite3.Connection, wanted: str) -> list[str]:
+def _spelled_alike(connection: sqlite3.Connection, wanted: str, is_known: Callable[[str], bool]) -> list[str]:
     """Words that begin alike, best first. The index holds stems, so the words are taken from texts with these stems."""
     vocabulary = "fts5vocab('main', 'chunk_words', 'row')"
     connection.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING {vocabulary}")
@@ -157,9 +160,17 @@ def _spelled_alike(connection: sqlite3.Connection, wanted: str) -> list[str]:
             (f'text : "{stem}"', _CHUNKS_PER_TERM),
         )
         for (text,) in of_stem:
-            near |= dict.fromkeys(part for part in _PART.findall(text) if part[0].casefold() == wanted[0])
+            parts = (part for part in _PART.finditer(text) if part[0][0].casefold() == wanted[0])
+            near |= dict.fromkeys(_as_spelled(part, is_known) for part in parts)
     folded = {one.casefold(): one for one in near}
+    folded |= {one: one for one in near if one.islower() and is_known(one)}  # 'Baker' may be called so, bakers are many
     return [folded[one] for one in difflib.get_close_matches(wanted, folded, n=3, cutoff=_SPELLED_ALIKE)]
+
+
+def _as_spelled(part: re.Match[str], is_known: Callable[[str], bool]) -> str:
+    """Return a word as the text has it, but without the capital that 'Quiet hours' has only as the first word."""
+    word, before = part[0], part.string[max(0, part.start() - _BEFORE) : part.start()]
+    return word.lower() if _SENTENCE_BEGINS.search(before) and is_known(word) else word
 
 
 def text_is_indexed(connection: sqlite3.Connection, row: int, text: str) -> bool:

@@ -163,9 +163,9 @@ def break_even(
     interval = "a day" if days < 1.5 else f"{days:,.0f} days"
     times = f"{speedup:.0f}" if speedup >= 10 else f"{speedup:.1f}"
     sentence = (
-        f"a passage with a cache is ready {times} times sooner {rates}. A cache costs disk space, and pays for it if it"
-        f" is used at least once in {interval}, if a {device} costs {device_price:.0f} and a GB of the drive"
-        f" {DISK_PRICE_PER_GB}"
+        f"a passage with a cache is ready {times} times sooner {rates}. Keeping a cache is worth its disk space if it"
+        f" is used at least once in {interval} (reckoned with {device_price:.0f} euros for a {device} and"
+        f" {DISK_PRICE_PER_GB} euros for a GB of the drive)"
     )
     return BreakEven(speedup, days, sentence)
 

@@ -323,10 +323,10 @@ def test_break_even_is_a_sentence_with_this_machines_numbers() -> None:
     assert result.speedup == pytest.approx(344.8, abs=0.1)
     assert result.days == pytest.approx(400 * (0.005 - 14_500 / 1e9) / (14_500 * 0.08 / 1e9) / 86_400)
     assert "is ready 345 times sooner (1,000 tokens take 5 s to read and 14.5 ms to load)" in result.sentence
-    last = "is used at least once in 20 days, if a GPU costs 400 and a GB of the drive 0.08"
+    last = "used at least once in 20 days (reckoned with 400 euros for a GPU and 0.08 euros for a GB of the drive)"
     assert result.sentence.endswith(last)
     by_processor = break_even(0.005, 1e9, 14_500)
-    assert by_processor.days == pytest.approx(result.days / 2) and "if a processor costs 200" in by_processor.sentence
+    assert by_processor.days == pytest.approx(result.days / 2) and "200 euros for a processor" in by_processor.sentence
     slow = break_even(0.00001, 1e8, 100_000)
     assert slow.days == 0 and "no less time than reading the passages" in slow.sentence
 

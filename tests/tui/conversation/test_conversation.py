@@ -11,6 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
+from desk_rag.answering.conversation.scope import Names
 from desk_rag.answering.events import AskedAs, Finished
 from desk_rag.store.layout import Layout
 from desk_rag.tui.conversation import names
@@ -18,7 +19,9 @@ from desk_rag.tui.conversation.chats_screen import ChatsScreen
 from desk_rag.tui.conversation.export_screen import ExportScreen
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.conversation.name_picker import NamePicker
+from desk_rag.tui.panels.library import LibraryScreen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
+from desk_rag.tui.screens.help import HelpScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
@@ -261,3 +264,33 @@ def test_a_folder_that_is_named_in_full_stands_before_what_is_in_it() -> None:
     for typed in ("house", "house/", "HOUSE/"):
         offered = [choice.token for choice in names.matching(typed, known, FOLDERS, 8)]
         assert offered[0] == "@house/" and "@house/boiler-contract.pdf" in offered
+
+
+def test_what_has_the_typed_letters_together_is_offered_alone() -> None:
+    files = ("lease/lease of the meadow.docx", "mail/sister about Christmas.eml", "hall/summer fete 2026.pptx")
+    known = Names([FOLDERS[0] / name for name in files], FOLDERS)
+    offered = [choice.path.name for choice in names.matching("lease", known, FOLDERS, 8)]
+    assert offered == ["lease", "lease of the meadow.docx"]
+    assert [choice.path.name for choice in names.matching("smfete", known, FOLDERS, 8)] == ["summer fete 2026.pptx"]
+
+
+async def test_commands_of_other_programs_are_understood_in_the_prompt(running: Run, data: Path) -> None:
+    backend = backend_on(data)
+    async with running(backend) as pilot:
+        await ask(pilot, "/help")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
+        assert "F1 does this" in notices(pilot) and "put a space before it: / help" in notices(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, HelpScreen))
+        assert backend.asked == []
+        await ask(pilot, "/ help")
+        await until(pilot, lambda: len(backend.asked) == 1)
+        await ask(pilot, "/files")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
+        await pilot.press("escape")
+        await ask(pilot, "/quit")
+        await until(pilot, lambda: pilot.app._exit)
+
+
+def notices(pilot: Pilot[int]) -> str:
+    return " ".join(notice.message for notice in pilot.app._notifications)

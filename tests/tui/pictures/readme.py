@@ -35,7 +35,7 @@ async def take_all(folder: Path, home: Path) -> None:
     app = DeskRagApp(backend, [folder])
     try:
         async with app.run_test(size=SIZE) as pilot:
-            await until(pilot, lambda: "warm 100%" in screen_text(app), _MOST_SECONDS)
+            await until(pilot, lambda: "read ahead 100%" in screen_text(app), _MOST_SECONDS)
             await ask(pilot, "Who repaired the dishwasher?")  # the model's first answer takes longer
             await until(pilot, lambda: "passages from" in screen_text(app), 120)
             await pilot.press("ctrl+n")

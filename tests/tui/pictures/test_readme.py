@@ -11,7 +11,7 @@ from tests.tui.pictures.readme import PICTURES
 
 _MOST_BYTES = 80_000
 SHOWN = {
-    "answer": ("Norrfell nature park", "200 crowns", "travel/norrfell-walk.md · line 102", "warm 100%"),
+    "answer": ("Norrfell nature park", "200 crowns", "travel/norrfell-walk.md · line 102", "100%"),
     "source": ("~/Documents/travel/norrfell-walk.md", "Camping is forbidden in the whole of the Norrfell nature park"),
     "library": ("repairs.md", "chunks, 100% warm", "~/Documents/home"),
 }

@@ -75,8 +75,8 @@ async def test_a_wait_before_the_question_is_asked_is_told_apart(running: Run) -
         await until(pilot, lambda: "waits for the model" in text_of(app, ".note"))
         CLOCK.now += 48
         gate.set()
-        await until(pilot, lambda: "cited" in text_of(app, "TimingLine"))
-        assert text_of(app, "TimingLine").startswith("waited 48 s · first word 0.19 s · ")
+        await until(pilot, lambda: "quotes from" in text_of(app, "TimingLine"))
+        assert text_of(app, "TimingLine").startswith("waited 48 s · first word after 0.19 s · ")
         await ask(pilot, Q)
-        await until(pilot, lambda: text_of(app, "TimingLine").count("cited") == 2)
+        await until(pilot, lambda: text_of(app, "TimingLine").count("quotes from") == 2)
         assert text_of(app, "TimingLine").count("waited") == 1

@@ -197,7 +197,7 @@ async def test_first_word_is_the_time_until_a_word_is_on_the_screen(running: Run
         CLOCK.now += 1.5
         gate.set()
         await until(pilot, lambda: over(app))
-        await until(pilot, lambda: text_of(app, "TimingLine").startswith("first word 1.7 s · "))
+        await until(pilot, lambda: text_of(app, "TimingLine").startswith("first word after 1.7 s · "))
 
 
 async def test_a_quote_counts_as_the_first_word(running: Run) -> None:
@@ -206,11 +206,11 @@ async def test_a_quote_counts_as_the_first_word(running: Run) -> None:
     async with running(ScriptedBackend({Q: steps})) as pilot:
         app = pilot.app
         await ask(pilot, Q)
-        await until(pilot, lambda: text_of(app, "TimingLine") == "first word 0.19 s")
+        await until(pilot, lambda: text_of(app, "TimingLine") == "first word after 0.19 s")
         CLOCK.now += 5
         gate.set()
         await until(pilot, lambda: over(app))
-        assert text_of(app, "TimingLine").startswith("first word 0.19 s · ")
+        assert text_of(app, "TimingLine").startswith("first word after 0.19 s · ")
 
 
 async def test_comparing_runs_both_ways_afresh_in_one_turn(running: Run) -> None:

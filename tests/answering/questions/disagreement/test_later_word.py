@@ -168,7 +168,7 @@ def test_a_document_of_a_later_year_does_not_say_what_held_before(
     assert ("may not answer" in text) is is_doubted
 
 
-def test_what_is_asked_for_as_it_was_before_is_doubted_if_the_quote_may_be_of_a_later_time(engine: AnswerEngine) -> None:
+def test_what_was_before_is_doubted_if_the_quote_may_be_of_a_later_time(engine: AnswerEngine) -> None:
     text = printed(engine, "What was the hourly fee for later corrections before the amendment?")
     assert "44 crowns" in text and "what was before, and the quote may be of a later time" in text
 

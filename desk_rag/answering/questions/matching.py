@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,8 +87,8 @@ class _Wanted:
 
 def match(
     store: Store, subject: str, under: Sequence[Path], *, whole_tables: bool = False
-) -> Iterator[PassagesRead | Matches]:
-    """Read every passage; yield progress, then the matches in the order of the files.
+) -> Generator[PassagesRead, None, Matches]:
+    """Read every passage; yield progress and return the matches in the order of the files.
 
     With `whole_tables`, rows of a table match by the name of their file or section alone.
     """
@@ -118,7 +118,7 @@ def match(
     only_near = not exact and bool(scored_rows)
     words = _words_near(wanted.names, best if only_near else near)
     of_file = {document.path: others for document, others in copies.items() if others}
-    yield Matches(best, len(chunks), files, tuple(near), words, only_near, of_file)
+    return Matches(best, len(chunks), files, tuple(near), words, only_near, of_file)
 
 
 def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,14 @@ from desk_rag.answering.questions.matching import Matches, Row, match, stands_fo
 from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import clean_name, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
 
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _PAID = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
@@ -70,19 +73,19 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     decided: list[str] = []
     matches: Matches | None = None
     if asked_conditions and request.form is not Form.FILES:
-        matches = yield from _matches(store, plain, under, whole_tables=True)
+        matches = yield from match(store, plain, under, whole_tables=True)
         decided = _decide(matches, asked_conditions)
     if not decided and request.needs_condition:
         return
     if not decided:
         if request.form is Form.COUNT and not _countable(store, request.subject, under):
             return
-        of_form = _matches_in_period if request.form is Form.TOTAL else _matches
+        of_form = _matches_in_period if request.form is Form.TOTAL else match
         matches = yield from of_form(store, request.subject, under)
     assert matches is not None
     disregarded = [] if decided else [condition.asked for condition in asked_conditions if needed(condition)]
     if disregarded and not matches.rows:
-        matches = yield from _matches(store, plain, under)
+        matches = yield from match(store, plain, under)
     rows, left_out = matches.rows, ""
     if request.form is Form.FILES:
         rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
@@ -153,23 +156,12 @@ def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:
     return f"{text}\nSpelled only nearly so ({spelled}) in {plural(len(others), 'other file')}: {names}{more}."
 
 
-def _matches(
-    store: Store, subject: str, under: Sequence[Path], *, whole_tables: bool = False
-) -> Generator[AnswerEvent, None, Matches]:
-    """Pass on the progress and return the matches."""
-    for event in match(store, subject, under, whole_tables=whole_tables):
-        if isinstance(event, Matches):
-            return event
-        yield event
-    raise AssertionError("matching ends with its matches")
-
-
 def _matches_in_period(store: Store, subject: str, under: Sequence[Path]) -> Generator[AnswerEvent, None, Matches]:
     """The matches; of several years, those in documents of that time: 'we paid in premiums from 2022 to 2025'."""
     if len(set(_YEAR.findall(subject))) < 2:
-        return (yield from _matches(store, subject, under))
+        return (yield from match(store, subject, under))
     plain, period = take_period(_PAID.sub(" ", subject), datetime.now(UTC).astimezone().date())
-    matches = yield from _matches(store, plain, under)
+    matches = yield from match(store, plain, under)
     if period is not None:
         days = {row.passage.path: day_of(store, row.passage.path) for row in matches.rows}
         matches.rows = [row for row in matches.rows if period.holds(days[row.passage.path])]
@@ -203,6 +195,12 @@ def show(store: Store, rows: Sequence[Row]) -> Shown:
     sources = tuple(by_passage.values())
     check = CitationCheck(sources)
     return Shown(sources, tuple(check.citation(citation) for citation in citations))
+
+
+def first_line(store: Store, row: DocumentRow) -> list[Row]:
+    """The first words of a file that can be quoted; [] if it has none."""
+    units = (Row(one, unit) for one in store.passages_of(row.path) for unit in quotable(one.chunk.text))
+    return list(islice(units, 1))
 
 
 def listed(

@@ -149,6 +149,9 @@ def later(day: date, count: int, unit: str) -> date:
     return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
 
 
-def in_words(day: date) -> str:
-    """'12 March 2021'"""
-    return f"{day.day} {MONTHS[day.month - 1].capitalize()} {day.year}"
+def in_words(day: Date | date | None) -> str:
+    """Return a date in words: '12 March 2021', 'March 2021' or '2021'; '' for an unknown one."""
+    if day is None:
+        return ""
+    month = MONTHS[day.month - 1].capitalize() if day.month else ""
+    return " ".join(filter(None, [str(day.day) if day.day else "", month, str(day.year) if day.year else ""]))

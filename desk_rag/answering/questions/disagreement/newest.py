@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Citation
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.own_dates import refers_to
-from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def amends_document(store: Store, text: str, quoted: Path) -> bool:
 
 def dated_name(path: Path, day: Date | None) -> str:
     """A file's name with the day of its document."""
-    return f"{clean_name(path.name)} of {written(day)}" if day is not None else clean_name(path.name)
+    return f"{clean_name(path.name)} of {in_words(day)}" if day is not None else clean_name(path.name)
 
 
 def said_by(store: Store, quoted: Citation, others: Sequence[Citation]) -> str:

@@ -13,11 +13,10 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.fields import cells_of
 from desk_rag.answering.questions.folder.reading.naming import things_named
 from desk_rag.answering.questions.folder.reading.overview import names_in
-from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.questions.whole_folder import finish, first_line, show
+from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.sentences import quotable
@@ -78,7 +77,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             if not is_whole_name and not _is_explicit(match["file"], row):
                 return
             text = _length(row, store.passages_of(row.path), match.groupdict().get("unit") or "")
-            yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
+            shown = show(store, first_line(store, row))
+            yield from finish(store, question, text, shown, under, (began, row.num_chunks, 1))
             return
     if (match := _HOW_MANY.match(plain)) and (kind := unread.counted_kind(match["kind"], store, under)) is not None:
         name, count = kind
@@ -93,9 +93,9 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         and _is_explicit(match["file"], row)
     ):
         day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
-        when = f"{written(Date(day.year, day.month, day.day))}, {day:%H:%M}"
+        when = f"{in_words(Date(day.year, day.month, day.day))}, {day:%H:%M}"
         text = f"{when}: that is when {clean_name(row.path.name)} was last changed."
-        yield from finish(store, question, text, show(store, _first(store, row)), under, (began, 1, 1))
+        yield from finish(store, question, text, show(store, first_line(store, row)), under, (began, 1, 1))
     elif (match := _ROWS.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         yield from _rows(store, question, under, row, match["noun"], match["which"] or "", began)
 
@@ -184,7 +184,8 @@ def _rows(
         last = max((place.page_end or place.page_start or 0 for place in places), default=0)
         if last:
             text = f"{last:,} (counted: entries of {clean_name(row.path.name)})"
-            yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
+            shown = show(store, first_line(store, row))
+            yield from finish(store, question, text, shown, under, (began, row.num_chunks, 1))
         return
     if format_of_name(row.path.name) not in _TABLES or not stems & (content_stems(row.path.stem) | _ROW_WORDS):
         return
@@ -199,9 +200,3 @@ def _rows(
     text = f"{len(chosen):,} (counted: rows of {clean_name(row.path.name)}{with_words})"
     yield from finish(store, question, text, show(store, chosen[:_MOST_ROWS]), under, (began, len(passages), 1))
 
-
-def _first(store: Store, row: DocumentRow) -> list[Row]:
-    for passage in store.passages_of(row.path):
-        for unit in quotable(passage.chunk.text):
-            return [Row(passage, unit)]
-    return []

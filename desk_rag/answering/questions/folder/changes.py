@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.kinds import Kind
-from desk_rag.answering.questions.folder.reading.periods import Period, take_period, written
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import records_of
-from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, listed, show
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.questions.whole_folder import finish, first_line, listed, show
+from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
 
@@ -85,12 +83,12 @@ def _listed(
     words = period.words if not period.words[0].isdigit() else f"in {period.words}"
     by_date = dated is not None
     what = "dated or last changed" if by_date else "last changed"
-    rows = [_first_line(store, row) for row in chosen[:most]]
-    quotes = [row for row in rows if row is not None]
+    rows = [first_line(store, row) for row in chosen[:most]]
+    quotes = [line for lines in rows for line in lines]
     shown, roots = show(store, quotes), store.volumes.roots()
     citations = iter(shown.citations)
     lines = [
-        listed(next(citations) if quote is not None else None, _when(row, dated or {}), row.path, roots)
+        listed(next(citations) if quote else None, _when(row, dated or {}), row.path, roots)
         for row, quote in zip(chosen, rows, strict=False)
     ]
     head = f"{len(chosen):,} of {plural(count, 'file')} {'was' if len(chosen) == 1 else 'were'} {what} {words}"
@@ -110,7 +108,7 @@ def _listed(
 def _when(row: DocumentRow, dated: dict[Path, Date]) -> str:
     """'of 3 May 2024', by the file's own date, or 'changed on 4 May 2024'"""
     day = dated.get(row.path)
-    return f"changed on {written(_changed_on(row))}" if day is None else f"of {written(day)}"
+    return f"changed on {in_words(_changed_on(row))}" if day is None else f"of {in_words(day)}"
 
 
 def _extreme(
@@ -119,13 +117,10 @@ def _extreme(
     by_size = which in ("largest", "biggest", "smallest")
     last = which not in ("oldest", "smallest")
     best = (max if last else min)(rows, key=lambda row: row.stamp.size if by_size else row.stamp.mtime_ns)
-    fact = f"{best.stamp.size:,} bytes" if by_size else f"changed on {written(_changed_on(best))}"
+    fact = f"{best.stamp.size:,} bytes" if by_size else f"changed on {in_words(_changed_on(best))}"
     by = "size" if by_size else "when each file was last changed"
     text = f"{clean_name(best.path.name)}, {fact}\nBy {by}; {plural(len(rows), 'file')} read."
-    first = _first_line(store, best)
-    yield from finish(
-        store, question, text, show(store, [first] if first is not None else []), under, (began, 1, len(rows))
-    )
+    yield from finish(store, question, text, show(store, first_line(store, best)), under, (began, 1, len(rows)))
 
 
 def _rows(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
@@ -143,10 +138,3 @@ def _changed_on(row: DocumentRow) -> Date:
     day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
     return Date(day.year, day.month, day.day)
 
-
-def _first_line(store: Store, row: DocumentRow) -> Row | None:
-    """The first words of a file that can be quoted."""
-    for passage in store.passages_of(row.path):
-        for unit in quotable(passage.chunk.text):
-            return Row(passage, unit)
-    return None

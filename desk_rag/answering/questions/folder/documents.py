@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -22,7 +22,7 @@ from desk_rag.answering.questions.folder.reading.money import Amount, money_in, 
 from desk_rag.answering.questions.folder.reading.naming import folders_named, with_capitals
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, all_dates, read
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
-from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select, stems_in
+from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.questions.summary import sentences_of
@@ -55,12 +55,12 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     if request.folder and not below:
         return
     groups = _groups(request)
-    reading = yield from _reading(store, [kind for group in groups for kind in group], below)
+    reading = yield from read(store, [kind for group in groups for kind in group], below)
     request = request_of(with_capitals(question, reading.parties), today) or request
     if inside := _folder_of_topic(store, request, reading, below):
         request = replace(request, topic="", topic_as_asked="", folder=request.topic_as_asked)
         below = inside
-        reading = yield from _reading(store, [kind for group in groups for kind in group], below)
+        reading = yield from read(store, [kind for group in groups for kind in group], below)
     readings = [one for group in groups if (one := reading.only(group)).records]
     if not readings or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
         yield from _counted(store, question, request, reading, below, began)
@@ -89,7 +89,7 @@ def _folder_of_topic(store: Store, request: Request, reading: Reading, under: Se
     """The folders that the topic names, 'flat' in 'invoices for the flat'; none if a party is called so."""
     if not request.topic or request.who or request.role is Role.MENTION:
         return ()
-    topic = stems_in(request.topic)
+    topic = content_stems(request.topic)
     if any(topic <= content_stems(name) for name in reading.parties if len(name.split()) <= _LONGEST_PARTY):
         return ()
     folders = folders_named(store, request.topic_as_asked, under)
@@ -208,14 +208,6 @@ def _is_for_documents(request: Request) -> bool:
     return not (request.is_one and request.kind.name not in CLAIMS)
 
 
-def _reading(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Generator[AnswerEvent, None, Reading]:
-    for event in read(store, kinds, under):
-        if isinstance(event, Reading):
-            return event
-        yield event
-    raise AssertionError("reading ends with what was read")
-
-
 def _why_none(request: Request, selection: Selection | None, reading: Reading, *, is_about: bool) -> str:
     """A text that no document matches, and which there are; '' if the question may be one for something else."""
     if selection is not None and selection.own and not selection.is_answer:
@@ -270,7 +262,7 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
     if passage is not None:
         return Row(passage, status), True
     units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
-    if selection.by_words and (topic := stems_in(request.topic)):
+    if selection.by_words and (topic := content_stems(request.topic)):
         titles = [row.passage.chunk.text[: place_of_passage(row.passage).body].strip() for row in units]
         apart = [row for row, title in zip(units, titles, strict=True) if row.text not in (record.header_line, title)]
         with_words = [row for row in apart if topic & content_stems(row.text)]
@@ -294,7 +286,7 @@ def _ledger_note(reading: Reading, request: Request) -> str:
         request.task not in (Task.COUNT, Task.LIST) or request.paid is not None or request.limit is not None
     ):
         return ""
-    topic, notes = stems_in(request.topic), []
+    topic, notes = content_stems(request.topic), []
     kind = content_stems(request.kind.words)
     for row, passages in reading.ledgers:
         lines = [line for passage in passages for line in passage.chunk.text.split("\n") if len(cells_of(line)) >= 3]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger
-from desk_rag.answering.questions.folder.reading.periods import take_period, written
-from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
+from desk_rag.answering.questions.folder.reading.periods import take_period
+from desk_rag.answering.questions.folder.reading.records import Record, read
 from desk_rag.answering.questions.folder.wording import by_date
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
@@ -57,13 +58,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
     if match is None:
         return
-    began, reading = time.perf_counter(), None
-    for event in read(store, [Kind("file", "files")], under):
-        if isinstance(event, Reading):
-            reading = event
-        else:
-            yield event
-    assert reading is not None
+    began = time.perf_counter()
+    reading = yield from read(store, [Kind("file", "files")], under)
     rest, period = take_period(match["rest"], today)
     wanted = content_stems(rest) - _LIGHT
     called = [record for record in reading.records if _is_called(match["things"].lower(), record)]
@@ -76,7 +72,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     shown, roots = show(store, [row for _, row in rows[:_MOST]]), store.volumes.roots()
     lines = []
     for citation, (record, row) in zip(shown.citations, rows, strict=False):
-        facts = [written(record.date), f"“{row.text}”" if wanted else ""]
+        facts = [in_words(record.date), f"“{row.text}”" if wanted else ""]
         lines.append(listed(citation, ", ".join(filter(None, facts)), record.path, roots))
     those = f" {period.words}" if period is not None else ""
     with_words = f" with “{' '.join(word for word in rest.split() if content_stems(word) & wanted)}”" if wanted else ""

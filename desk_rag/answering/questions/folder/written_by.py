@@ -14,7 +14,7 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.authors import is_by, is_from, is_to, speaks, writer_of
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.naming import with_capitals
-from desk_rag.answering.questions.folder.reading.periods import take_period, written
+from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
 from desk_rag.answering.questions.folder.wording import by_date
 from desk_rag.answering.questions.matching import Row
@@ -22,6 +22,7 @@ from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.summary import best_about, sentences_of
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
+from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -63,13 +64,8 @@ def when(store: Store, question: str, under: Sequence[Path], today: date) -> Ite
     match = _WHEN.match(without_titles(" ".join(question.split()).rstrip("?!. ")))
     if match is None or not (match["to"] or not _SELF.fullmatch(match["from"])):
         return
-    began, reading = time.perf_counter(), None
-    for event in read(store, [Kind("letter", "letters"), Kind("mail", "mails")], under):
-        if isinstance(event, Reading):
-            reading = event
-        else:
-            yield event
-    assert reading is not None
+    began = time.perf_counter()
+    reading = yield from read(store, [Kind("letter", "letters"), Kind("mail", "mails")], under)
     sender, recipient = (_name(match[group] or "", reading) for group in ("from", "to"))
     topic = content_stems(match["topic"] or "")
     records = [
@@ -87,7 +83,7 @@ def when(store: Store, question: str, under: Sequence[Path], today: date) -> Ite
         records = records[-1:] if match["order"].lower() == "last" else records[:1]
     shown = show(store, [_row(record) for record in records[:_MOST_DATES]])
     lines = [
-        listed(citation, written(record.date), record.path, store.volumes.roots())
+        listed(citation, in_words(record.date), record.path, store.volumes.roots())
         for citation, record in zip(shown.citations, records, strict=False)
     ]
     if len(records) > _MOST_DATES:
@@ -104,18 +100,14 @@ def who(store: Store, question: str, under: Sequence[Path], today: date) -> Iter
     match = next(filter(None, (pattern.match(plain) for pattern in _WHO)), None)
     if match is None:
         return
-    began, noun, reading = time.perf_counter(), match["noun"], None
+    began, noun = time.perf_counter(), match["noun"]
     words, period = take_period(match["topic"], today)
     topic = content_stems(words)
     mails, letters = Kind("mail", "mails"), Kind("letter", "letters")
     kinds = [mails] if _MAILS.fullmatch(noun) else [letters] if _LETTERS.fullmatch(noun) else [letters, mails]
-    for event in read(store, kinds, under):
-        if isinstance(event, Reading):
-            reading = event
-        else:
-            yield event
-    if reading is None or not topic:
+    if not topic:
         return
+    reading = yield from read(store, kinds, under)
     rows: list[tuple[Record, Row]] = []
     for record in reading.records:
         row = _row_about(record, topic, noun if len(kinds) > 1 else "")
@@ -131,7 +123,7 @@ def who(store: Store, question: str, under: Sequence[Path], today: date) -> Iter
     shown = show(store, [row for _, row in rows[:_MOST_DATES]])
     text = writer_of(rows[0][0])
     if len({writer_of(record) for record, _ in rows}) > 1:
-        facts = [", ".join(filter(None, [writer_of(one), written(one.date), _subject(one)])) for one, _ in rows]
+        facts = [", ".join(filter(None, [writer_of(one), in_words(one.date), _subject(one)])) for one, _ in rows]
         of_lines = zip(shown.citations, facts, rows, strict=False)
         roots = store.volumes.roots()
         text = "\n".join(listed(citation, fact, one.path, roots) for citation, fact, (one, _) in of_lines)
@@ -177,7 +169,7 @@ def _row(record: Record) -> Row:
     if record.header_line:
         return Row(record.passages[0], record.header_line)
     units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
-    day = written(record.date)
+    day = in_words(record.date)
     return next((row for row in units if day and day in row.text), units[0])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -221,8 +221,8 @@ class Reading:
         return replace(self, records=tuple(record for record in self.records if record.kind.name in names))
 
 
-def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator[PassagesRead | Reading]:
-    """Read every document below the folders `under`; yield progress, then those of the kinds."""
+def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Generator[PassagesRead, None, Reading]:
+    """Read every document below the folders `under`; yield progress and return those of the kinds."""
     documents = indexed(store, under)
     copies = {} if all(kind.is_any or kind.is_format for kind in kinds) else distinct(documents)
     rows = list(copies) or list({row.path: row for row in documents}.values())
@@ -242,7 +242,7 @@ def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator
         elif is_ledger(passages):
             ledgers.append((row, passages))
     of_file = {row.path: others for row, others in copies.items() if others}
-    yield Reading(tuple(records), tuple(ledgers), len(chunks), len(rows), of_file)
+    return Reading(tuple(records), tuple(ledgers), len(chunks), len(rows), of_file)
 
 
 def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.tables.cells import OF_TOTAL
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, show
@@ -56,7 +57,6 @@ _COLUMNS = {
 }  # fmt: skip
 """Columns that tell what an adjective asks for."""
 _FEWEST_ROWS = 2
-_OF_TOTAL = re.compile(r"^(?:sub|grand\s+)?(?:totals?|sums?|gesamt|summe)\b", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _tables(store: Store, document: DocumentRow, asked: _Asked) -> Iterator[_Tab
     for passage in store.passages_of(document.path):
         for line in passage.chunk.text.split("\n"):
             cells = amounts.fields_of(line) if "; " in line else {}
-            if len(cells) > 1 and not any(_OF_TOTAL.match(value) for value in cells.values()):
+            if len(cells) > 1 and not any(OF_TOTAL.match(value) for value in cells.values()):
                 rows.setdefault(line, (Row(passage, line.strip()), cells))
     keys = dict.fromkeys(key for _, cells in rows.values() for key in cells)
     column = next((key for wanted in asked.columns for key in keys if _is_called(wanted, key)), None)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.periods import Period, take_period, written
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.tables.cells import OF_PERSON, PRICE, Cell, Unit, of_one_table, read
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
@@ -136,7 +136,7 @@ def _group(asked: _Asked, cell: Cell, key: str) -> str:
     parts = _SPANS[asked.thing]
     for day in cell.days:
         if (day.year, day.month, day.day)[parts - 1]:
-            return written(Date(day.year, day.month if parts > 1 else 0, day.day if parts > 2 else 0))
+            return in_words(Date(day.year, day.month if parts > 1 else 0, day.day if parts > 2 else 0))
     return ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +83,11 @@ class _Wanted:
     others: frozenset[str]
     files: frozenset[Path] | None
     """Files of the question's date; None for all."""
+
+
+def quotable_rows(passages: Iterable[Passage]) -> list[Row]:
+    """The lines and sentences of some passages that can be quoted."""
+    return [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
 
 
 def match(

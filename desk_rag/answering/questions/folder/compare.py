@@ -14,11 +14,11 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of, without_sheet
 from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_in
 from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, listed, not_readable, show
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.documents.sentences import quotable
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ _MOST_LINES, _MOST_NAMED = 40, 8
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield two documents side by side; nothing if the question asks for no comparison of documents."""
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question)
     if match is None:
         return
     began = time.perf_counter()
@@ -188,7 +187,7 @@ def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
 def _sentences(passages: Sequence[Passage], fields: dict[str, Field]) -> list[Row]:
     """The sentences without a labelled value."""
     quotes = [field.quote for field in fields.values()]
-    rows = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    rows = quotable_rows(passages)
     return [row for row in rows if len(row.text.split()) > 3 and not any(quote in row.text for quote in quotes)]
 
 

@@ -14,6 +14,7 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.events import Event, day_of, events
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import all_dates
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
@@ -67,12 +68,11 @@ class _Time:
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the answer with the lines that name the days; nothing for other questions, or if no line matches."""
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = next((match for pattern in _TIMES if (match := pattern.match(plain))), None)
-    if match is not None:
+    plain = without_titles(question)
+    if (match := first_match(_TIMES, plain)) is not None:
         yield from _time_of(store, question, match, under, today)
-    elif _ON_DAY.match(plain):
-        rest, period = take_period(plain, today)
+    elif on_day := first_match([_ON_DAY], plain):
+        rest, period = take_period(on_day.string, today)
         if period is not None:
             yield from _on_day(store, question, rest, period, under)
 

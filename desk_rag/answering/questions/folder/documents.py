@@ -23,13 +23,12 @@ from desk_rag.answering.questions.folder.reading.naming import folders_named, wi
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, all_dates, read
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
 from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.questions.summary import sentences_of
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 from desk_rag.ingest import unread
 
@@ -261,7 +260,7 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
     _, status, passage = record.paid if asks_status else (None, "", None)
     if passage is not None:
         return Row(passage, status), True
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    units = quotable_rows(record.passages)
     if selection.by_words and (topic := content_stems(request.topic)):
         titles = [row.passage.chunk.text[: place_of_passage(row.passage).body].strip() for row in units]
         apart = [row for row, title in zip(units, titles, strict=True) if row.text not in (record.header_line, title)]

@@ -14,13 +14,13 @@ from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import Record, read
 from desk_rag.answering.questions.folder.wording import by_date
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.whole_folder import finish, listed, show
 from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
-from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ _FEWEST, _MOST = 2, 100
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the documents; nothing unless several are called so, and some have the other words of the question."""
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, without_titles(question))
     if match is None:
         return
     began = time.perf_counter()
@@ -96,7 +95,7 @@ def _singular(things: str) -> str:
 
 def _row(record: Record, wanted: set[str], rest: str) -> Row | None:
     """The line with most of the words, if the document has all; who was present, a line of those decides alone."""
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    units = quotable_rows(record.passages)
     present = [row for row in units if _PRESENT.match(row.text)] if _ATTENDS.search(rest) else []
     if present:
         return next((row for row in present if wanted <= content_stems(row.text)), None)

@@ -17,7 +17,8 @@ from desk_rag.answering.questions.folder.reading.naming import with_capitals
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
 from desk_rag.answering.questions.folder.wording import by_date
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.summary import best_about, sentences_of
@@ -27,7 +28,6 @@ from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.answering.requirements.titles import without_titles
-from desk_rag.documents.sentences import quotable
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
@@ -61,7 +61,7 @@ _PASSAGES, _NEAREST, _FEWEST_WORDS, _MOST_OF_MAIL = 12, 3, 4, 4
 
 def when(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the dates of the letters and mails; nothing if the question is no such one or none matches."""
-    match = _WHEN.match(without_titles(" ".join(question.split()).rstrip("?!. ")))
+    match = first_match([_WHEN], without_titles(question))
     if match is None or not (match["to"] or not _SELF.fullmatch(match["from"])):
         return
     began = time.perf_counter()
@@ -96,8 +96,7 @@ def who(store: Store, question: str, under: Sequence[Path], today: date) -> Iter
 
     Another noun than these, 'complaint', stands for what the writer does in one sentence.
     """
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = next(filter(None, (pattern.match(plain) for pattern in _WHO)), None)
+    match = first_match(_WHO, without_titles(question))
     if match is None:
         return
     began, noun = time.perf_counter(), match["noun"]
@@ -145,7 +144,7 @@ def _row_about(record: Record, topic: set[str], deed: str) -> Row | None:
 
     With a `deed` only a sentence in which the writer does it, and which is about the topic.
     """
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    units = quotable_rows(record.passages)
     if deed:
         return next((row for row in units if topic <= content_stems(row.text) and _does(row.text, deed)), None)
     if not topic <= content_stems(f"{record.text} {record.path.stem}"):
@@ -168,7 +167,7 @@ def _row(record: Record) -> Row:
     """The header of a mail, or the first line of a letter that has its date."""
     if record.header_line:
         return Row(record.passages[0], record.header_line)
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    units = quotable_rows(record.passages)
     day = in_words(record.date)
     return next((row for row in units if day and day in row.text), units[0])
 

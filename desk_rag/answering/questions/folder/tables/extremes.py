@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.tables.cells import OF_TOTAL
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, show
@@ -119,8 +120,7 @@ def _name_column(asked: _Asked, cells: dict[str, str]) -> str:
 
 
 def _asked(question: str) -> _Asked | None:
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question)
     if match is None:
         return None
     groups = match.groupdict()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.tables.cells import OF_PERSON, PRICE, Cell, Unit, of_one_table, read
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import Date, in_words
@@ -105,8 +106,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
 
 
 def _asked(question: str, today: date) -> _Asked | None:
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question)
     if match is None:
         return None
     groups = match.groupdict()

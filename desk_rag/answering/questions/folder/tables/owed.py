@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import finish, show
@@ -67,26 +68,25 @@ class _Account:
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield what is left to pay, with the rows; nothing if no table has both columns, or no row is of that name."""
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    of_one, of_all = _OF_ONE.match(plain), _OF_ALL.match(plain)
-    asked = of_one or of_all
+    asked = first_match([_OF_ONE, _OF_ALL], without_titles(question))
     if asked is None:
         return
+    is_of_one = asked.re is _OF_ONE
     began = time.perf_counter()
     _, period = take_period(asked["rest"], today)
     documents = list(distinct(indexed(store, under)))
     accounts = [account for document in documents for account in _accounts(store, document.path)
                 if period is None or _is_of(account, period)]  # fmt: skip
-    if of_one is not None:
-        who = content_stems(of_one["who"])
+    if is_of_one:
+        who = content_stems(asked["who"])
         chosen = [account for account in accounts if who and who <= content_stems(account.name)]
     else:
         chosen = [account for account in accounts if account.left > 0]
-    if not chosen or (of_one is not None and len({account.left for account in chosen}) > 1):
+    if not chosen or (is_of_one and len({account.left for account in chosen}) > 1):
         return
     shown = show(store, [account.row for account in chosen])
     read = (began, len(accounts), len(documents))
-    yield from finish(store, question, _text(chosen, accounts, of_one is not None), shown, under, read)
+    yield from finish(store, question, _text(chosen, accounts, is_of_one), shown, under, read)
 
 
 def _text(chosen: Sequence[_Account], accounts: Sequence[_Account], is_of_one: bool) -> str:

@@ -9,8 +9,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -252,6 +252,34 @@ def finish(
             yield Evidence(citation)
     yield AnswerText(text)
     yield Finished(done)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderQuestion:
+    """A question about the documents below some folders, as each of the ways to answer it takes it."""
+
+    store: Store
+    text: str
+    under: Sequence[Path]
+    today: date
+    began: float = field(default_factory=time.perf_counter)
+
+    def answered(
+        self,
+        text: str,
+        rows: Shown | Sequence[Row],
+        passages: int,
+        files: int,
+        *,
+        support: float | None = None,
+        found: bool = True,
+        not_read: UnreadFiles | None = None,
+    ) -> Iterator[AnswerEvent]:
+        """Yield an answer with its rows, made from so many passages and files; see `finish`."""
+        shown = rows if isinstance(rows, Shown) else show(self.store, rows)
+        read = (self.began, passages, files)
+        yield from finish(self.store, self.text, text, shown, self.under, read,
+                          support=support, found=found, not_read=not_read)  # fmt: skip
 
 
 def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ from desk_rag.answering.questions.folder.reading.naming import mentioned, things
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, listed, not_readable, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, not_readable, show
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.sanitize import clean_name
 
@@ -51,25 +49,24 @@ _LIGHT = content_stems("two both our my the all")
 _MOST_LINES, _MOST_NAMED = 40, 8
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield two documents side by side; nothing if the question asks for no comparison of documents."""
-    match = first_match(_ASKS, question)
+    match = first_match(_ASKS, question.text)
     if match is None:
         return
-    began = time.perf_counter()
     what = f"{match['what'] or ''}{match.groupdict().get('more') or ''}"
-    rows = list({row.path: row for row in indexed(store, under)}.values())
-    chosen, fault = _chosen(store, rows, what, under)
+    rows = list({row.path: row for row in indexed(question.store, question.under)}.values())
+    chosen, fault = _chosen(question.store, rows, what, question.under)
     if fault:
-        yield from not_readable(question, [fault])
+        yield from not_readable(question.text, [fault])
         return
     if len(chosen) != 2:
         return
-    first, second = (store.passages_of(row.path) for row in chosen)
+    first, second = (question.store.passages_of(row.path) for row in chosen)
     lines, quotes = _side_by_side(first, second)
     if not quotes and not all(row.path.name.casefold() in what.casefold() for row in chosen):
         return
-    shown, roots = show(store, quotes[:_MOST_LINES]), store.volumes.roots()
+    shown, roots = show(question.store, quotes[:_MOST_LINES]), question.store.volumes.roots()
     heads = [
         listed(next((one for one in shown.citations if one.path == row.path), None), "", row.path, roots)
         for row in chosen
@@ -77,7 +74,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     text = "\n".join([*heads, *([] if quotes else ["No label and no sentence of the two is alike."]), *lines])
     text += "\nOnly set side by side, by labels and by sentences with the same words; nothing is judged."
     passages = len(first) + len(second)
-    yield from finish(store, question, text, shown, under, (began, passages, 2))
+    yield from question.answered(text, shown, passages, 2)
 
 
 def _chosen(

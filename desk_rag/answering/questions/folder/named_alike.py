@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
-from datetime import date
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
@@ -16,7 +13,7 @@ from desk_rag.answering.questions.folder.reading.records import Record, read
 from desk_rag.answering.questions.folder.wording import by_date
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row, quotable_rows
-from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, show
 from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
@@ -24,7 +21,7 @@ from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import plural
 
 if TYPE_CHECKING:
-    from desk_rag.store.store import Store
+    pass
 
 _THINGS = r"(?P<things>[a-z][\w-]*(?:\s[a-z][\w-]*)?s)"
 _ASKS = (
@@ -52,14 +49,13 @@ _NOT_CALLED_SO = frozenset({Format.CODE, Format.MAIL, Format.MAILBOX, Format.OUT
 _FEWEST, _MOST = 2, 100
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the documents; nothing unless several are called so, and some have the other words of the question."""
-    match = first_match(_ASKS, without_titles(question))
+    match = first_match(_ASKS, without_titles(question.text))
     if match is None:
         return
-    began = time.perf_counter()
-    reading = yield from read(store, [Kind("file", "files")], under)
-    rest, period = take_period(match["rest"], today)
+    reading = yield from read(question.store, [Kind("file", "files")], question.under)
+    rest, period = take_period(match["rest"], question.today)
     wanted = content_stems(rest) - _LIGHT
     called = [record for record in reading.records if _is_called(match["things"].lower(), record)]
     if len(called) < _FEWEST or (match.re is _ASKS[-1] and not wanted and period is None):
@@ -68,7 +64,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             if (period is None or period.holds(record.date)) and (row := _row(record, wanted, rest))]  # fmt: skip
     if not rows:
         return
-    shown, roots = show(store, [row for _, row in rows[:_MOST]]), store.volumes.roots()
+    shown, roots = show(question.store, [row for _, row in rows[:_MOST]]), question.store.volumes.roots()
     lines = []
     for citation, (record, row) in zip(shown.citations, rows, strict=False):
         facts = [in_words(record.date), f"“{row.text}”" if wanted else ""]
@@ -77,8 +73,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     with_words = f" with “{' '.join(word for word in rest.split() if content_stems(word) & wanted)}”" if wanted else ""
     of_all = f", of {len(called):,}" if len(rows) < len(called) else ""
     head = f"{plural(len(rows), 'file')} called “{_singular(match['things'])}”{with_words}{those}{of_all}:"
-    read_for_it = (began, reading.passages, reading.files)
-    yield from finish(store, question, "\n".join([head, *lines]), shown, under, read_for_it)
+    yield from question.answered("\n".join([head, *lines]), shown, reading.passages, reading.files)
 
 
 def _is_called(things: str, record: Record) -> bool:

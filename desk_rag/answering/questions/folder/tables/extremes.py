@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
@@ -16,7 +13,7 @@ from desk_rag.answering.questions.folder.tables.cells import OF_TOTAL
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -83,14 +80,13 @@ class _Table:
     rows: tuple[tuple[Row, Decimal], ...]
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the row, or all that are equal; nothing unless one table alone has such a column and such rows."""
-    asked = _asked(question)
+    asked = _asked(question.text)
     if asked is None:
         return
-    began = time.perf_counter()
-    documents = list(distinct(indexed(store, under)))
-    tables = [table for document in documents for table in _tables(store, document, asked)]
+    documents = list(distinct(indexed(question.store, question.under)))
+    tables = [table for document in documents for table in _tables(question.store, document, asked)]
     if len(tables) != 1:
         return
     (table,) = tables
@@ -106,8 +102,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     rows = plural(len(table.rows), "row")
     extreme = "lowest" if asked.is_least else "highest"
     text = f"{listed} (computed: the {extreme} “{table.column}” in {rows} of {clean_name(table.document.path.name)})"
-    shown = show(store, chosen)
-    yield from finish(store, question, text, shown, under, (began, len(table.rows), len(documents)))
+    yield from question.answered(text, chosen, len(table.rows), len(documents))
 
 
 def _name_column(asked: _Asked, cells: dict[str, str]) -> str:

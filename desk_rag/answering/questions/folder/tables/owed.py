@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +17,7 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
@@ -66,16 +64,15 @@ class _Account:
         return next((value for column, value in fields.items() if column != "Sheet"), "")
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield what is left to pay, with the rows; nothing if no table has both columns, or no row is of that name."""
-    asked = first_match([_OF_ONE, _OF_ALL], without_titles(question))
+    asked = first_match([_OF_ONE, _OF_ALL], without_titles(question.text))
     if asked is None:
         return
     is_of_one = asked.re is _OF_ONE
-    began = time.perf_counter()
-    _, period = take_period(asked["rest"], today)
-    documents = list(distinct(indexed(store, under)))
-    accounts = [account for document in documents for account in _accounts(store, document.path)
+    _, period = take_period(asked["rest"], question.today)
+    documents = list(distinct(indexed(question.store, question.under)))
+    accounts = [account for document in documents for account in _accounts(question.store, document.path)
                 if period is None or _is_of(account, period)]  # fmt: skip
     if is_of_one:
         who = content_stems(asked["who"])
@@ -84,9 +81,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         chosen = [account for account in accounts if account.left > 0]
     if not chosen or (is_of_one and len({account.left for account in chosen}) > 1):
         return
-    shown = show(store, [account.row for account in chosen])
-    read = (began, len(accounts), len(documents))
-    yield from finish(store, question, _text(chosen, accounts, is_of_one), shown, under, read)
+    rows = [account.row for account in chosen]
+    yield from question.answered(_text(chosen, accounts, is_of_one), rows, len(accounts), len(documents))
 
 
 def _text(chosen: Sequence[_Account], accounts: Sequence[_Account], is_of_one: bool) -> str:

@@ -36,8 +36,9 @@ from desk_rag.answering.questions.disagreement.newest import day_of
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
-from desk_rag.answering.questions.narrowing import also_as
+from desk_rag.answering.questions.narrowing import also_as, some_of
 from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.dates import A_YEAR
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _PAID = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _MOST_ROWS = 200
 """Rows that are shown; more are counted."""
@@ -108,12 +108,12 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
 
 def _of_named_tables(rows: Sequence[Row], subject: str) -> tuple[list[Row], str]:
     """The rows of the tables that are called what is counted, of that year, and a sentence about the other lines."""
-    years, noun = set(_YEAR.findall(subject)), content_stems(subject.split()[0])
+    years, noun = set(A_YEAR.findall(subject)), content_stems(subject.split()[0])
     named = [
         row
         for row in rows
         if amounts.fields_of(row.text)
-        and years <= set(_YEAR.findall(row.passage.path.stem))
+        and years <= set(A_YEAR.findall(row.passage.path.stem))
         and noun <= content_stems(row.passage.path.stem)
     ]
     if not years or not noun or not named or len(named) == len(rows):
@@ -151,14 +151,13 @@ def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:
     others = list(dict.fromkeys(row.passage.path for row in matches.near if row.passage.path not in listed))
     if not others:
         return text
-    names = ", ".join(clean_name(path.name) for path in others[:_MOST_NEAR])
-    more = f" and {len(others) - _MOST_NEAR:,} more" if len(others) > _MOST_NEAR else ""
-    return f"{text}\nSpelled only nearly so ({spelled}) in {plural(len(others), 'other file')}: {names}{more}."
+    names = some_of([clean_name(path.name) for path in others])
+    return f"{text}\nSpelled only nearly so ({spelled}) in {plural(len(others), 'other file')}: {names}."
 
 
 def _matches_in_period(store: Store, subject: str, under: Sequence[Path]) -> Generator[AnswerEvent, None, Matches]:
     """The matches; of several years, those in documents of that time: 'we paid in premiums from 2022 to 2025'."""
-    if len(set(_YEAR.findall(subject))) < 2:
+    if len(set(A_YEAR.findall(subject))) < 2:
         return (yield from match(store, subject, under))
     plain, period = take_period(_PAID.sub(" ", subject), datetime.now(UTC).astimezone().date())
     matches = yield from match(store, plain, under)

@@ -11,6 +11,8 @@ from datetime import date, timedelta
 MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
 )
+A_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+"""A year in a text or a name, by itself or in a date."""
 _MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r"))\.?"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
 _YEAR = r"(?:,?\s+(?P<year>\d{4}))?"

@@ -14,7 +14,7 @@ from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_i
 from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row, quotable_rows
-from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.narrowing import indexed, some_of
 from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, not_readable, show
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.sanitize import clean_name
@@ -111,9 +111,8 @@ def _chosen(
     if len(of_kind) > 2 and len(parts) == 1 and (wanted := words[0] - content_stems(kind.words) - _LIGHT):
         of_kind = [row for row in of_kind if wanted <= content_stems(row.path.stem)] or of_kind
     if len(of_kind) > 2:
-        listed = ", ".join(clean_name(row.path.name) for row in of_kind[:_MOST_NAMED])
-        more = f" and {len(of_kind) - _MOST_NAMED:,} more" if len(of_kind) > _MOST_NAMED else ""
-        which = f"There are {kind.plural(len(of_kind))}: {listed}{more}."
+        names = some_of([clean_name(row.path.name) for row in of_kind], _MOST_NAMED)
+        which = f"There are {kind.plural(len(of_kind))}: {names}."
         return [], f"{which} Name the two that are meant: “Compare FILE with FILE”."
     return of_kind, ""
 

@@ -15,7 +15,7 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import distinct, indexed
+from desk_rag.answering.questions.narrowing import distinct, indexed, some_of
 from desk_rag.answering.questions.whole_folder import FolderQuestion, Shown, listed, show
 from desk_rag.answering.requirements.dates import Date, dates, in_words
 from desk_rag.answering.requirements.places import place_of_passage
@@ -108,10 +108,9 @@ def _time_of(question: FolderQuestion, match: re.Match[str]) -> Iterator[AnswerE
         text = f"{event.at(chosen)} (computed: the {order} of {len(days):,}, {event.repeats} from {first})"
     else:
         others_named = [in_words(day) for day in days if day != chosen]
-        named = ", ".join(others_named[:_MOST_NAMED])
-        more = f" and {len(others_named) - _MOST_NAMED:,} more" if len(others_named) > _MOST_NAMED else ""
-        text = f"{in_words(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
-        text = text if others_named else in_words(chosen)
+        named = some_of(others_named, _MOST_NAMED)
+        text = in_words(chosen)
+        text += f" (the {order} of {len(days):,} days; the others: {named})" if others_named else ""
     distinct_rows = list({one.row.text: one.row for one in rows}.values())
     yield from question.answered(text, distinct_rows, len(passages), files)
 

@@ -14,6 +14,7 @@ from desk_rag.answering.questions.folder.reading.money import Amount, Measure, s
 from desk_rag.answering.questions.folder.reading.records import Reading, Record
 from desk_rag.answering.questions.folder.request import Request, Role, Task
 from desk_rag.answering.questions.folder.selection import Selection
+from desk_rag.answering.questions.narrowing import some_of
 from desk_rag.answering.questions.whole_folder import listed
 from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.stems import content_stems
@@ -306,9 +307,7 @@ def _group(record: Record, by: str) -> str:
 
 def names(records: Sequence[Record]) -> str:
     """The names of some documents, the first of many."""
-    each = [clean_name(record.path.name) for record in records]
-    more = f" and {len(each) - _MOST_NAMED:,} more" if len(each) > _MOST_NAMED else ""
-    return ", ".join(each[:_MOST_NAMED]) + more
+    return some_of([clean_name(record.path.name) for record in records])
 
 
 def _parties(reading: Reading) -> str:

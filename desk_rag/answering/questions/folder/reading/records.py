@@ -16,7 +16,7 @@ from desk_rag.answering.questions.folder.reading.money import Amount, Measure, N
 from desk_rag.answering.questions.folder.reading.own_dates import days_made, without_referred
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
-from desk_rag.answering.requirements.dates import Date, dates, numeric_dates
+from desk_rag.answering.requirements.dates import A_YEAR, Date, dates, numeric_dates
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
@@ -55,7 +55,6 @@ _SAYS_UNPAID = re.compile(
 )
 _ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS = 3, 8
 _LEVELS = " › "
 """Separator of title and headings in the first line of a passage."""
@@ -124,7 +123,8 @@ class Record:
         of_text = list(dict.fromkeys(day for day in all_dates(without_referred(self.text)) if day.year))
         if len(of_text) == 1:
             return of_text[0]
-        years = [match for part in (self.path.stem, *reversed(self.path.parts[-4:-1])) for match in _YEAR.findall(part)]
+        names = (self.path.stem, *reversed(self.path.parts[-4:-1]))
+        years = [year for name in names for year in A_YEAR.findall(name)]
         return Date(int(years[0]), 0, 0) if years else None
 
     @cached_property

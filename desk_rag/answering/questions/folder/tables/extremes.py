@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.tables.cells import OF_TOTAL
+from desk_rag.answering.questions.folder.tables.cells import OF_TOTAL, rows_of
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
@@ -131,20 +131,18 @@ def _asked(question: str) -> _Asked | None:
 
 def _tables(store: Store, document: DocumentRow, asked: _Asked) -> Iterator[_Table]:
     """The table of a file, if it has the column, a number in each of its rows, and rows of the thing."""
-    rows: dict[str, tuple[Row, dict[str, str]]] = {}
-    for passage in store.passages_of(document.path):
-        for line in passage.chunk.text.split("\n"):
-            cells = amounts.fields_of(line) if "; " in line else {}
-            if len(cells) > 1 and not any(OF_TOTAL.match(value) for value in cells.values()):
-                rows.setdefault(line, (Row(passage, line.strip()), cells))
-    keys = dict.fromkeys(key for _, cells in rows.values() for key in cells)
+    by_text: dict[str, tuple[Row, dict[str, str]]] = {}
+    for row, cells in rows_of(store, document.path):
+        by_text.setdefault(row.text, (row, cells))
+    rows = [(row, cells) for row, cells in by_text.values() if not any(map(OF_TOTAL.match, cells.values()))]
+    keys = dict.fromkeys(key for _, cells in rows for key in cells)
     column = next((key for wanted in asked.columns for key in keys if _is_called(wanted, key)), None)
     if column is None:
         return
     around = content_stems(" ".join([name_words(document.path), document.title, *keys]))
     if not all(has_stem(stem, around) for stem in asked.thing):
         return
-    numbers = [(row, amounts.number_of(cells[column])) for row, cells in rows.values() if column in cells]
+    numbers = [(row, amounts.number_of(cells[column])) for row, cells in rows if column in cells]
     known = tuple((row, number) for row, number in numbers if number is not None)
     if len(known) == len(numbers) >= _FEWEST_ROWS:
         yield _Table(document, column, known)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.questions.folder.tables.cells import rows_of
 from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import A_YEAR, Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
@@ -41,7 +42,6 @@ _OF_ALL = re.compile(
 )
 _DUE = re.compile(r"\b(?:due|owed|owing|payable|to[\s_]+pay)\b", re.I)
 _PAID = re.compile(r"\b(?:paid|received|settled)\b", re.I)
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,7 @@ def _text(chosen: Sequence[_Account], accounts: Sequence[_Account], is_of_one: b
 
 def _accounts(store: Store, path: Path) -> Iterator[_Account]:
     """The rows of a file that has one column of what is due and one of what was paid, both with numbers."""
-    rows = [(Row(passage, line.strip()), amounts.fields_of(line))
-            for passage in store.passages_of(path) for line in passage.chunk.text.split("\n")]  # fmt: skip
+    rows = list(rows_of(store, path))
     columns = {column for _, fields in rows for column, value in fields.items()
                if len(fields) > 2 and amounts.number_of(value) is not None}  # fmt: skip
     due = [column for column in columns if _DUE.search(column.replace("_", " "))]
@@ -115,5 +114,5 @@ def _accounts(store: Store, path: Path) -> Iterator[_Account]:
 def _is_of(account: _Account, period: Period) -> bool:
     """True if the name of the file, or the heading above the row, is of the period."""
     passage = account.row.passage
-    years = _YEAR.findall(f"{passage.path.stem} {passage.chunk.location.heading}")
+    years = A_YEAR.findall(f"{passage.path.stem} {passage.chunk.location.heading}")
     return any(period.holds(Date(int(year), 0, 0)) for year in years)

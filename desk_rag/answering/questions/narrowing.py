@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS
 from desk_rag.answering.questions.folder.reading.naming import mentioned, suggestions
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow
 
 _KINDS = (
-    (re.compile(r"\b(?:e-?)?mails?\b", re.I), frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}), "mail"),
+    (re.compile(r"\b(?:e-?)?mails?\b", re.I), MAIL_FORMATS, "mail"),
     (re.compile(r"\b(?:slide|presentation)s?\b", re.I), frozenset({Format.SLIDES, Format.OPEN_SLIDES}), "presentation"),
     (re.compile(r"\bspreadsheets?\b", re.I), frozenset({Format.SHEETS, Format.TABLE}), "spreadsheet"),
     (re.compile(r"\bPDFs?\b", re.I), frozenset({Format.PDF}), "PDF file"),

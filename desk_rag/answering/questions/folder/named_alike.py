@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger
+from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS, Kind, is_ledger
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import Record, read
 from desk_rag.answering.questions.folder.wording import by_date
@@ -45,7 +45,7 @@ _LIGHT = content_stems(
     "present attend attended take took part there come came participate participated discuss discussed mention"
     " mentioned talk talked about said of in at"
 )
-_NOT_CALLED_SO = frozenset({Format.CODE, Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
+_NOT_CALLED_SO = MAIL_FORMATS | {Format.CODE}
 _FEWEST, _MOST = 2, 100
 
 

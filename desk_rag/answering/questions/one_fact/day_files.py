@@ -19,7 +19,7 @@ from desk_rag.answering.requirements.dates import dates, in_words
 from desk_rag.answering.requirements.places import Place, place_of_passage
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.dated_lines import day_in_name
-from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
+from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.documents.sentences import quotable
 from desk_rag.retrieval.search import retrieve
 from desk_rag.sanitize import clean_name

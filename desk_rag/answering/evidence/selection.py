@@ -31,9 +31,9 @@ from desk_rag.answering.evidence.trie_decoding import (
 from desk_rag.answering.evidence.two_values import ValuePreference
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
 from desk_rag.answering.requirements.objections import Objections, says_all
-from desk_rag.answering.requirements.places import Place, bare
+from desk_rag.answering.requirements.places import Lookup, Place, bare
 from desk_rag.answering.requirements.requirements import Requirements
-from desk_rag.answering.requirements.rows import Lookup, look_up
+from desk_rag.answering.requirements.rows import look_up
 from desk_rag.answering.requirements.statements.offices import names_holder
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.documents.sentences import quotable, quoted_parts, stands_in

@@ -69,8 +69,6 @@ _WHICH_IS = re.compile(r",\s+which\s+(?:is|are|was|will|means)\b[^;.?!]*", re.I)
 _NEGATED_KINDS = frozenset(
     {AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NUMBER, AnswerKind.AMOUNT, AnswerKind.FREQUENCY}
 )
-_OF = re.compile(r"\s+of\s+(?:the\s+|an?\s+)?(?P<thing>[a-z]{3,})")
-_MEASURED = re.compile(r"\d[\d.,]*\s?[a-z]+", re.I)
 _REST_OF_NUMBER = re.compile(r"\d*(?:[.:,]\d+)+|\d+")
 _BEGIN_OF_NUMBER = re.compile(r"(?<![\d.:,/-])\d+[.:,](?:\d+[.:,])*\d*$")
 _GOES_ON = re.compile(r",?\s+(?:and|but)\s+(?:is|are|was|were|has|have|will|may|must|can)\b.*$", re.I | re.S)
@@ -134,8 +132,6 @@ class ShortAnswers:
             if first <= begin and end <= last:
                 return first, last
         trimmed = self._trimmed(begin, end)
-        if trimmed is not None and self._is_of_other(trimmed[1]):
-            return None
         trimmed = (self._with_share(trimmed[0]), trimmed[1]) if trimmed is not None else None
         return self._with_negation(*trimmed) if trimmed is not None and self._is_plain else trimmed
 
@@ -144,13 +140,6 @@ class ShortAnswers:
         share = _SHARE_OF.search(self._sentence, 0, begin) if self._kind is AnswerKind.AMOUNT else None
         is_asked = share is not None and content_stems(share["verb"]) <= content_stems(self._question)
         return share.start("share") if share is not None and is_asked else begin
-
-    def _is_of_other(self, end: int) -> bool:
-        """True for '460 m' of '17 km, 460 m of ascent', if nobody asks for the ascent."""
-        of_other = _OF.match(self._sentence, end) if self._kind is AnswerKind.NUMBER else None
-        if of_other is None or content_stems(of_other["thing"]) & content_stems(self._question):
-            return False
-        return len(_MEASURED.findall(self._sentence)) > 1
 
     def _with_negation(self, begin: int, end: int) -> tuple[int, int]:
         """'cannot be loaded before noon' for 'before noon', which alone would say the opposite."""

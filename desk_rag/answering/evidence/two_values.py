@@ -50,7 +50,6 @@ _WITHOUT = re.compile(r"\b(?:without|excluding|excl\.?|less|minus|not\s+includin
 _WITH = re.compile(r"\b(?:with|including|incl\.?|and)\b", re.IGNORECASE)
 _NAME = r"[^\W\d_a-z][\w.’'-]*"
 _NAME_AND_ROLE = re.compile(rf"(?P<name>{_NAME}(?:\s+{_NAME})*)\s+\((?P<role>[^()]+)\)")
-_BY_NAME = re.compile(rf"\bby\s+(?P<name>{_NAME}(?:\s+{_NAME})*)")
 _PASSIVE = re.compile(r"\b(?:is|are|was|were|be|been|being)\s+(?:\w+ly\s+)?$", re.IGNORECASE)
 _PAIR = re.compile(
     r"[\"']?(?P<key>[^\W\d][\w-]*)[\"']?\s*[:=]\s*(?P<value>\([^()]*\)|\[[^\[\]]*\]|\"[^\"]*\"|'[^']*'|[^,{}()\[\]:=]+)"
@@ -95,7 +94,7 @@ class ValuePreference:
         entry = _of_entry(question, sentence)
         self.is_whole = entry is not None
         """True if the value is the whole short answer."""
-        self._wanted = entry or self._wanted or _by_agent(question, sentence) or _by_measure(question, sentence)
+        self._wanted = entry or self._wanted or _by_measure(question, sentence)
         self._wanted = self._wanted or _by_owner(question, sentence) or _of_list(question, sentence)
         if entry is None and kind_asked(question) is AnswerKind.NAME:
             self._wanted = _name_by_role(question, sentence) or _subject(question, sentence) or self._wanted
@@ -128,17 +127,6 @@ def _of_entry(question: str, sentence: str) -> _Part | None:
     inner = by_key[0]["value"].strip("()[]\"' ")
     begin = sentence.find(inner, begin, end)
     return _Part(begin, begin + len(inner))
-
-
-def _by_agent(question: str, sentence: str) -> _Part | None:
-    """The clause of what the person of the question did: 'in 2024 by Otto', beside 'in 2019 by Rasmus'."""
-    agents = list(_BY_NAME.finditer(sentence))
-    names = content_stems(" ".join(re.findall(_NAME, question[1:])))
-    own = [one for one in agents if names and content_stems(one["name"]) <= names]
-    if len(agents) < 2 or len(own) != 1:
-        return None
-    begin = max((end.end() for end in _CLAUSE_END.finditer(sentence, 0, own[0].start())), default=0)
-    return _Part(begin, own[0].start()) if any(map(str.isdigit, sentence[begin : own[0].start()])) else None
 
 
 def _by_measure(question: str, sentence: str) -> _Part | None:

@@ -63,6 +63,7 @@ _ORDERS = {
     "at least": Order.FROM, "since": Order.FROM, "at most": Order.UP_TO, "up to": Order.UP_TO, "until": Order.UP_TO,
     "less than": Order.BELOW, "fewer than": Order.BELOW, "under": Order.BELOW, "below": Order.BELOW,
     "before": Order.BELOW, "more expensive than": Order.ABOVE, "less expensive than": Order.BELOW,
+    "exceeding": Order.ABOVE,
 }  # fmt: skip
 
 
@@ -126,7 +127,7 @@ class Compared:
         """The rows of tables whose number meets the condition; None if no row has such a number."""
         known = [(row, amounts.amount_of(row.text, self.unit)) for row in rows if amounts.fields_of(row.text)]
         numbers = [(row, number) for row, number in known if number is not None]
-        meeting = [row for row, number in numbers if _in_order(number, self.number, self.number, self.order)]
+        meeting = [row for row, number in numbers if in_order(number, self.number, self.number, self.order)]
         return Decided(meeting, self.asked) if numbers else None
 
 
@@ -149,7 +150,7 @@ class Dated:
         meeting = [
             row
             for row, date in dated
-            if _in_order((date.year * bool(self.date.year), date.month, date.day), first, last, self.order)
+            if in_order((date.year * bool(self.date.year), date.month, date.day), first, last, self.order)
         ]
         return Decided(meeting, self.asked)
 
@@ -183,12 +184,12 @@ def conditions(subject: str) -> tuple[str, list[Condition]]:
         if not of_text and not text.isdigit():
             return match.group()
         date = of_text[0] if of_text else Date(int(text), 0, 0)
-        chosen.append(Dated(match.group().strip(), _order(match), date))
+        chosen.append(Dated(match.group().strip(), order_of(match), date))
         return " "
 
     def compared(match: re.Match[str]) -> str:
         number = Decimal(match["number"].replace(",", ""))
-        chosen.append(Compared(match.group().strip(), _order(match), number, match["unit"] or ""))
+        chosen.append(Compared(match.group().strip(), order_of(match), number, match["unit"] or ""))
         return " "
 
     def answered(match: re.Match[str], wanted: bool, must: bool) -> str:
@@ -208,7 +209,8 @@ def conditions(subject: str) -> tuple[str, list[Condition]]:
     return " ".join(rest.split()), chosen
 
 
-def _order(match: re.Match[str]) -> Order:
+def order_of(match: re.Match[str]) -> Order:
+    """The relation that the words of a match name."""
     if comparative := match.groupdict().get("comparative"):
         return Order.ABOVE if comparative.lower() in _MORE else Order.BELOW
     return _ORDERS[" ".join(match["order"].lower().split())]
@@ -229,7 +231,7 @@ def _bounds(date: Date) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return (date.year, date.month or 1, date.day or 1), (date.year, last_month, last_day)
 
 
-def _in_order(value: _T, first: _T, last: _T, order: Order) -> bool:
+def in_order(value: _T, first: _T, last: _T, order: Order) -> bool:
     """True if `value` is in this relation to the range from `first` to `last`."""
     match order:
         case Order.BELOW:

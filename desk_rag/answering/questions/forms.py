@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from desk_rag.answering.requirements.titles import without_titles
+
+
+def first_match(patterns: Iterable[re.Pattern[str]], question: str) -> re.Match[str] | None:
+    """The match of the first pattern that fits a question, its last mark and double blanks apart; None if none does."""
+    plain = " ".join(question.split()).rstrip("?!. ")
+    return next(filter(None, (pattern.match(plain) for pattern in patterns)), None)
 
 
 class Form(Enum):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Answer, AnswerEvent, Source
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import summary
+from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.one_fact.rewriting import rewritten, source_quoted
@@ -28,7 +29,7 @@ from desk_rag.answering.requirements.places import Place, place_of_passage, plac
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
-from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.documents.formats import format_of_name
 from desk_rag.documents.status import plural
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import Passage
 
-_MAIL_FORMATS = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
 _CONTENT = re.compile(
     r"^\W*what\s+(?:did|has|does|had)\s+.+?\s+(?:writ\w+|say|said|tell|told|send|sent|repl\w+|answer\w*|e?-?mail\w*|report)\b",
     re.I,
@@ -161,7 +161,7 @@ def _mails(store: Store, under: Sequence[Path]) -> tuple[list[_Mail], int]:
     """All mails below the folders, and the number of passages that were read for them."""
     mails, passages = [], 0
     for row in distinct(indexed(store, under)):
-        if format_of_name(row.path.name) not in _MAIL_FORMATS:
+        if format_of_name(row.path.name) not in MAIL_FORMATS:
             continue
         for passage in store.passages_of(row.path):
             passages += 1

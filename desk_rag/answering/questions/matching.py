@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,10 +85,15 @@ class _Wanted:
     """Files of the question's date; None for all."""
 
 
+def quotable_rows(passages: Iterable[Passage]) -> list[Row]:
+    """The lines and sentences of some passages that can be quoted."""
+    return [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+
+
 def match(
     store: Store, subject: str, under: Sequence[Path], *, whole_tables: bool = False
-) -> Iterator[PassagesRead | Matches]:
-    """Read every passage; yield progress, then the matches in the order of the files.
+) -> Generator[PassagesRead, None, Matches]:
+    """Read every passage; yield progress and return the matches in the order of the files.
 
     With `whole_tables`, rows of a table match by the name of their file or section alone.
     """
@@ -118,7 +123,7 @@ def match(
     only_near = not exact and bool(scored_rows)
     words = _words_near(wanted.names, best if only_near else near)
     of_file = {document.path: others for document, others in copies.items() if others}
-    yield Matches(best, len(chunks), files, tuple(near), words, only_near, of_file)
+    return Matches(best, len(chunks), files, tuple(near), words, only_near, of_file)
 
 
 def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:

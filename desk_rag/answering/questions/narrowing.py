@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS
 from desk_rag.answering.questions.folder.reading.naming import mentioned, suggestions
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow
 
 _KINDS = (
-    (re.compile(r"\b(?:e-?)?mails?\b", re.I), frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}), "mail"),
+    (re.compile(r"\b(?:e-?)?mails?\b", re.I), MAIL_FORMATS, "mail"),
     (re.compile(r"\b(?:slide|presentation)s?\b", re.I), frozenset({Format.SLIDES, Format.OPEN_SLIDES}), "presentation"),
     (re.compile(r"\bspreadsheets?\b", re.I), frozenset({Format.SHEETS, Format.TABLE}), "spreadsheet"),
     (re.compile(r"\bPDFs?\b", re.I), frozenset({Format.PDF}), "PDF file"),
@@ -33,8 +34,6 @@ _LOOKED_AT = 5
 """Passages in which a name that is no file's is looked for."""
 _MOST_FILES = 200
 """Files that a search can be limited to; SQLite takes a bounded number of values."""
-_MOST_COPIES = 5
-"""Copies of a file that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +145,13 @@ def also_as(path: Path, copies: Sequence[Path], roots: Sequence[Path]) -> str:
     """Return a sentence that names the copies of a file: 'a.txt is also there as old/a.txt.'; '' without any."""
     if not copies:
         return ""
-    names = ", ".join(shown_path(copy, roots) for copy in copies[:_MOST_COPIES])
-    more = f" and {len(copies) - _MOST_COPIES:,} more" if len(copies) > _MOST_COPIES else ""
-    return f"{shown_path(path, roots)} is also there as {names}{more}."
+    return f"{shown_path(path, roots)} is also there as {some_of([shown_path(copy, roots) for copy in copies])}."
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | None:

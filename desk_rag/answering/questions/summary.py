@@ -24,7 +24,7 @@ from desk_rag.answering.questions.folder.reading.naming import (
     things_named,
 )
 from desk_rag.answering.questions.folder.reading.overview import overview
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.whole_folder import finish, not_readable, show
@@ -207,7 +207,7 @@ def _rows(passages: Sequence[Passage]) -> list[Row]:
     rows = sentences_of(passages)
     if len(rows) >= _FEWEST:
         return rows
-    lines = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    lines = quotable_rows(passages)
     return [row for row in lines if not _is_title(row.passage, row.text)]
 
 

@@ -9,8 +9,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,17 +37,19 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import is_in
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
-from desk_rag.answering.questions.narrowing import also_as
+from desk_rag.answering.questions.narrowing import also_as, some_of
 from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.dates import A_YEAR
 from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import clean_name, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
 
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _PAID = re.compile(r"\b(?:pay|paid|spend|spent)\b", re.I)
 _MOST_ROWS = 200
 """Rows that are shown; more are counted."""
@@ -71,7 +74,7 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     decided: list[str] = []
     matches: Matches | None = None
     if asked_conditions and request.form is not Form.FILES:
-        matches = yield from _matches(store, plain, under, whole_tables=True)
+        matches = yield from match(store, plain, under, whole_tables=True)
         decided = _decide(matches, asked_conditions)
     if not decided and request.needs_condition:
         return
@@ -83,7 +86,7 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
     assert matches is not None
     disregarded = [] if decided else [condition.asked for condition in asked_conditions if needed(condition)]
     if disregarded and not matches.rows:
-        matches = yield from _matches(store, plain, under)
+        matches = yield from match(store, plain, under)
     rows, left_out = matches.rows, ""
     if request.form is Form.FILES:
         rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
@@ -106,12 +109,12 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
 
 def _of_named_tables(rows: Sequence[Row], subject: str) -> tuple[list[Row], str]:
     """The rows of the tables that are called what is counted, of that year, and a sentence about the other lines."""
-    years, noun = set(_YEAR.findall(subject)), content_stems(subject.split()[0])
+    years, noun = set(A_YEAR.findall(subject)), content_stems(subject.split()[0])
     named = [
         row
         for row in rows
         if amounts.fields_of(row.text)
-        and years <= set(_YEAR.findall(row.passage.path.stem))
+        and years <= set(A_YEAR.findall(row.passage.path.stem))
         and noun <= content_stems(row.passage.path.stem)
     ]
     if not years or not noun or not named or len(named) == len(rows):
@@ -165,20 +168,8 @@ def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:
     others = list(dict.fromkeys(row.passage.path for row in matches.near if row.passage.path not in listed))
     if not others:
         return text
-    names = ", ".join(clean_name(path.name) for path in others[:_MOST_NEAR])
-    more = f" and {len(others) - _MOST_NEAR:,} more" if len(others) > _MOST_NEAR else ""
-    return f"{text}\nSpelled only nearly so ({spelled}) in {plural(len(others), 'other file')}: {names}{more}."
-
-
-def _matches(
-    store: Store, subject: str, under: Sequence[Path], *, whole_tables: bool = False
-) -> Generator[AnswerEvent, None, Matches]:
-    """Pass on the progress and return the matches."""
-    for event in match(store, subject, under, whole_tables=whole_tables):
-        if isinstance(event, Matches):
-            return event
-        yield event
-    raise AssertionError("matching ends with its matches")
+    names = some_of([clean_name(path.name) for path in others])
+    return f"{text}\nSpelled only nearly so ({spelled}) in {plural(len(others), 'other file')}: {names}."
 
 
 def _period_of(question: str) -> Period | None:
@@ -196,9 +187,9 @@ def _matches_in_period(
 
     Rows of tables go by their own dates, of one year too.
     """
-    is_of_years = period is not None and len(set(_YEAR.findall(subject))) > 1
+    is_of_years = period is not None and len(set(A_YEAR.findall(subject))) > 1
     plain = take_period(_PAID.sub(" ", subject), _today())[0] if is_of_years else subject
-    matches = yield from _matches(store, plain, under)
+    matches = yield from match(store, plain, under)
     if period is not None:
         by_rows = [_row_is_in(row, period) for row in matches.rows]
         days = days_of(store, (writing_of_passage(row.passage) for row in matches.rows)) if is_of_years else {}
@@ -241,6 +232,12 @@ def show(store: Store, rows: Sequence[Row]) -> Shown:
     sources = tuple(by_passage.values())
     check = CitationCheck(sources)
     return Shown(sources, tuple(check.citation(citation) for citation in citations))
+
+
+def first_line(store: Store, row: DocumentRow) -> list[Row]:
+    """The first words of a file that can be quoted; [] if it has none."""
+    units = (Row(one, unit) for one in store.passages_of(row.path) for unit in quotable(one.chunk.text))
+    return list(islice(units, 1))
 
 
 def listed(
@@ -292,6 +289,34 @@ def finish(
             yield Evidence(citation)
     yield AnswerText(text)
     yield Finished(done)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderQuestion:
+    """A question about the documents below some folders, as each of the ways to answer it takes it."""
+
+    store: Store
+    text: str
+    under: Sequence[Path]
+    today: date
+    began: float = field(default_factory=time.perf_counter)
+
+    def answered(
+        self,
+        text: str,
+        rows: Shown | Sequence[Row],
+        passages: int,
+        files: int,
+        *,
+        support: float | None = None,
+        found: bool = True,
+        not_read: UnreadFiles | None = None,
+    ) -> Iterator[AnswerEvent]:
+        """Yield an answer with its rows, made from so many passages and files; see `finish`."""
+        shown = rows if isinstance(rows, Shown) else show(self.store, rows)
+        read = (self.began, passages, files)
+        yield from finish(self.store, self.text, text, shown, self.under, read,
+                          support=support, found=found, not_read=not_read)  # fmt: skip
 
 
 def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:

@@ -11,6 +11,8 @@ from datetime import date, timedelta
 MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
 )
+A_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+"""A year in a text or a name, by itself or in a date."""
 _MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r"))\.?"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
 _YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
@@ -149,6 +151,9 @@ def later(day: date, count: int, unit: str) -> date:
     return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
 
 
-def in_words(day: date) -> str:
-    """'12 March 2021'"""
-    return f"{day.day} {MONTHS[day.month - 1].capitalize()} {day.year}"
+def in_words(day: Date | date | None) -> str:
+    """Return a date in words: '12 March 2021', 'March 2021' or '2021'; '' for an unknown one."""
+    if day is None:
+        return ""
+    month = MONTHS[day.month - 1].capitalize() if day.month else ""
+    return " ".join(filter(None, [str(day.day) if day.day else "", month, str(day.year) if day.year else ""]))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.objections import definition_asked
-from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
@@ -45,17 +44,7 @@ _LEAST_COVERED, _LEAST_OF_KEY = 0.75, 0.5
 must have; other questions must have all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keyed:
-    """A line with the value of its key, as characters of the place's text."""
-
-    place: Place
-    begin: int
-    end: int
-    value: tuple[int, int]
-
-
-def look_up_key(question: str, places: Sequence[Place]) -> Keyed | None:
+def look_up_key(question: str, places: Sequence[Place]) -> Lookup | None:
     """Return the value of the key that the question spells out; None if it spells out no key, or several."""
     wanted = content_stems(question) - _LIGHT - (_MONEY if _COSTS.search(question) else set())
     if not wanted or definition_asked(question):
@@ -66,12 +55,12 @@ def look_up_key(question: str, places: Sequence[Place]) -> Keyed | None:
         return None
     best = max(score for score, _ in rated)
     lines = [line for score, line in rated if score == best]
-    return lines[0] if len({line.place.text[slice(*line.value)] for line in lines}) == 1 else None
+    return lines[0] if len({line.text for line in lines}) == 1 else None
 
 
 def _lines(
     question: str, wanted: set[str], requirements: Requirements, place: Place
-) -> Iterator[tuple[tuple[float, float], Keyed]]:
+) -> Iterator[tuple[tuple[float, float], Lookup]]:
     """Yield the lines whose key fits, with the share of the question that they cover and of the key that is asked."""
     labels, question_stems = content_stems(place.labels), content_stems(question)
     for unit in quotable(place.text):
@@ -102,10 +91,8 @@ def _lines(
         begin = place.text.find(unit)
         if begin >= place.body and requirements.worst(place, begin, begin + len(unit)) <= Fit.NEARBY:
             first, last = _value(match)
-            yield (
-                (covered, len(named) / len(needed)),
-                Keyed(place, begin, begin + len(unit), (begin + first, begin + last)),
-            )
+            line = Lookup(place, begin, begin + len(unit), (begin + first, begin + last))
+            yield (covered, len(named) / len(needed)), line
 
 
 def _value(match: re.Match[str]) -> tuple[int, int]:

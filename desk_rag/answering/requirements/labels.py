@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import dates
-from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
@@ -80,21 +79,6 @@ _FREE = content_stems("much does have has use uses used pay due responsible liab
 """Words of a question that need not stand anywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A line with the value under its label, as characters of the place's text."""
-
-    place: Place
-    begin: int
-    end: int
-    value: tuple[int, int]
-
-    @property
-    def text(self) -> str:
-        """The value."""
-        return self.place.text[slice(*self.value)]
-
-
 def property_asked(question: str) -> str:
     """Return what a question asks for by name: 'emergency number', 'monthly rent'; empty if it does not."""
     if kind_asked(question) is AnswerKind.POSTAL:  # 'Where does Ana live?'
@@ -103,7 +87,7 @@ def property_asked(question: str) -> str:
     return next((match["property"] for pattern in _PROPERTIES if (match := pattern.match(plain))), "")
 
 
-def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
+def look_up_label(question: str, places: Sequence[Place]) -> Lookup | None:
     """Return the value under the label that is asked for; None without such a label, or if several values differ."""
     property_stems = content_stems(property_asked(question))
     if not property_stems:
@@ -122,7 +106,7 @@ def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
     return best[0] if len({line.text.casefold() for line in best}) == 1 else None
 
 
-def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
+def look_up_contact(question: str, places: Sequence[Place]) -> Lookup | None:
     """Return the only phone number or mail address in a sentence about the named person; None without one."""
     pattern = _CONTACTS.get(kind_asked(question))
     requirements = Requirements(question)
@@ -135,7 +119,7 @@ def look_up_contact(question: str, places: Sequence[Place]) -> Labelled | None:
             begin = place.text.find(unit)
             if len(values) == 1 and requirements.worst(place, begin, begin + len(unit)) is Fit.STATED:
                 first, last = values[0].span()
-                lines.append(Labelled(place, begin, begin + len(unit), (begin + first, begin + last)))
+                lines.append(Lookup(place, begin, begin + len(unit), (begin + first, begin + last)))
     return lines[0] if len({re.sub(r"\W", "", line.text) for line in lines}) == 1 else None
 
 
@@ -153,7 +137,7 @@ def is_own_measure(unit: str, begin: int, thing: set[str]) -> bool:
     return opens or _MEASURE_NAMED.search(unit) is not None or bool(content_stems(unit) & thing)
 
 
-def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
+def look_up_measure(question: str, places: Sequence[Place]) -> Lookup | None:
     """Return the one measure in documents whose name and headings say all that the question asks about.
 
     'How long is the Quantock walk?' is answered by '17 km' in quantock-walk.md, which says neither word again.
@@ -165,7 +149,7 @@ def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
     units = [unit for place in places for unit in quotable(place.text) if asks.search(unit)]
     if any(all(has_stem(stem, content_stems(unit)) for stem in wanted) for unit in units):
         return None  # a sentence says it by itself
-    requirements, lines = Requirements(question), list[Labelled]()
+    requirements, lines = Requirements(question), list[Lookup]()
     for place in dict.fromkeys(places):
         labels = content_stems(place.labels)
         if not all(has_stem(stem, labels) for stem in wanted):
@@ -177,7 +161,7 @@ def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
                 continue
             if begin >= place.body and requirements.worst(place, begin, end) <= Fit.NEARBY:
                 first, last = value.span()
-                lines.append(Labelled(place, begin, end, (begin + first, begin + last)))
+                lines.append(Lookup(place, begin, end, (begin + first, begin + last)))
     priced = [line for line in lines if _PRICE.search(line.place.text[line.begin : line.end])]
     lines = priced if len(lines) > 1 else lines
     return lines[0] if len({line.text.casefold() for line in lines}) == 1 else None
@@ -185,7 +169,7 @@ def look_up_measure(question: str, places: Sequence[Place]) -> Labelled | None:
 
 def _lines(
     question: str, asked: set[str], besides: set[str], requirements: Requirements, place: Place
-) -> Iterator[tuple[int, Labelled]]:
+) -> Iterator[tuple[int, Lookup]]:
     """Yield the lines that have the label, each with the number of words of its label that nobody asked for."""
     kind = kind_asked(question)
     for unit in quotable(place.text):
@@ -207,4 +191,4 @@ def _lines(
             if requirements.worst(place, begin, end) <= Fit.NEARBY:
                 start = begin + match.start("value")
                 extra = len(stems - asked - besides)
-                yield extra, Labelled(place, begin, end, (start, start + len(value)))
+                yield extra, Lookup(place, begin, end, (start, start + len(value)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from operator import itemgetter
 
 from desk_rag.answering.requirements.dates import MONTHS, numeric_dates
 from desk_rag.answering.requirements.stems import content_stems
@@ -55,93 +56,55 @@ ENUMERATED = content_stems("rule point item article clause section paragraph ste
 _LEADING = re.compile(r"^\W{0,3}(?P<number>\d{1,3})[.)]?\s")
 
 
-class Kind(Protocol):
-    """A kind of value that texts mention."""
-
-    def values(self, text: str) -> frozenset[Value]:
-        """All values of this kind in a text."""
-        ...
-
-    def last(self, text: str) -> frozenset[Value]:
-        """The last value of this kind in a text; empty without one."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class WordKind:
-    """Years, months, days or weekdays."""
+class Kind:
+    """A kind of value that texts mention: years, days, shelves by their number, reference numbers of one form."""
 
     name: str
     find: Callable[[str], Iterator[tuple[int, Value]]]
+    """Function that yields the values in a text with their places."""
+    is_time: bool = False
 
     def values(self, text: str) -> frozenset[Value]:
-        """See `Kind`."""
+        """All values of this kind in a text."""
         return frozenset(value for _, value in self.find(text))
 
     def last(self, text: str) -> frozenset[Value]:
-        """See `Kind`."""
-        return frozenset({max(self.find(text))[1]}) if any(self.find(text)) else frozenset()
+        """The last value of this kind in a text; empty without one."""
+        return frozenset(value for _, value in sorted(self.find(text), key=itemgetter(0))[-1:])
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedKind:
-    """Things of one name that are told apart by number: shelves, rooms, invoices."""
-
-    noun: str
-    """Stem of the name."""
-
-    def values(self, text: str) -> frozenset[Value]:
-        """See `Kind`."""
-        return frozenset(value for _, value in self._find(text))
-
-    def last(self, text: str) -> frozenset[Value]:
-        """See `Kind`."""
-        mentions = list(self._find(text))
-        return frozenset({mentions[-1][1]}) if mentions else frozenset()
-
-    def _find(self, text: str) -> Iterator[tuple[int, Value]]:
-        pattern = re.compile(
-            rf"(?<![^\W_]){re.escape(self.noun)}[a-z]{{0,3}}(?:\s+(?:no\.?|nr\.?|number))?[\s:#_=-]{{1,3}}"
-            rf"(?P<numbers>{_NUMBER}(?:(?:\s*,\s*|\s+(?:and|or|to)\s+)\d+[a-z]?)*)(?![\w]|[.,:]\d)",
-            re.I,
-        )
-        for match in pattern.finditer(text):
-            for number in re.findall(_NUMBER, match["numbers"], re.I):
-                yield match.start(), _plain(number)
-        if self.noun in ENUMERATED and (leading := _LEADING.match(text)):
-            yield leading.start(), _plain(leading["number"])
+def _numbers_of(noun: str, text: str) -> Iterator[tuple[int, Value]]:
+    """The numbers of things of one name, by its stem: of shelves, rooms, invoices."""
+    pattern = re.compile(
+        rf"(?<![^\W_]){re.escape(noun)}[a-z]{{0,3}}(?:\s+(?:no\.?|nr\.?|number))?[\s:#_=-]{{1,3}}"
+        rf"(?P<numbers>{_NUMBER}(?:(?:\s*,\s*|\s+(?:and|or|to)\s+)\d+[a-z]?)*)(?![\w]|[.,:]\d)",
+        re.I,
+    )
+    for match in pattern.finditer(text):
+        for number in re.findall(_NUMBER, match["numbers"], re.I):
+            yield match.start(), _plain(number)
+    if noun in ENUMERATED and (leading := _LEADING.match(text)):
+        yield leading.start(), _plain(leading["number"])
 
 
-@dataclass(frozen=True, slots=True)
-class CodeKind:
-    """Reference numbers of one form: INV-2024-002 and INV-2024-003 are two of them."""
-
-    form: str
-    """The code in small letters, each run of digits as one 0."""
-
-    def values(self, text: str) -> frozenset[Value]:
-        """See `Kind`."""
-        return frozenset(value for _, value in self._find(text))
-
-    def last(self, text: str) -> frozenset[Value]:
-        """See `Kind`."""
-        codes = list(self._find(text))
-        return frozenset({codes[-1][1]}) if codes else frozenset()
-
-    def _find(self, text: str) -> Iterator[tuple[int, Value]]:
-        for match in CODE.finditer(text):
-            if _form(match.group()) == self.form:
-                yield match.start(), match.group().lower()
+def _codes_of(form: str, text: str) -> Iterator[tuple[int, Value]]:
+    """The reference numbers of one form: INV-2024-002 and INV-2024-003 are two of them."""
+    for match in CODE.finditer(text):
+        if _form(match.group()) == form:
+            yield match.start(), match.group().lower()
 
 
 def codes(question: str) -> Iterator[tuple[Kind, Value, str]]:
     """The reference numbers of a question that begin with letters: kind, value and the words."""
     for match in CODE.finditer(question):
         if match.group()[0].isalpha():
-            yield CodeKind(_form(match.group())), match.group().lower(), match.group()
+            form = _form(match.group())
+            yield Kind(form, partial(_codes_of, form)), match.group().lower(), match.group()
 
 
 def _form(code: str) -> str:
+    """A code in small letters, with each run of digits as one 0."""
     return re.sub(r"\d+", "0", code.lower())
 
 
@@ -176,7 +139,8 @@ def numbered_kinds(question: str) -> Iterator[tuple[Kind, Value, str]]:
     for match in _numbered(question):
         stems = content_stems(match["noun"])
         if stems:
-            yield NumberedKind(next(iter(stems))), _plain(match["number"]), match.group()
+            noun = next(iter(stems))
+            yield Kind(noun, partial(_numbers_of, noun)), _plain(match["number"]), match.group()
 
 
 def is_time(word: str) -> bool:
@@ -246,8 +210,8 @@ def _clocks(text: str) -> Iterator[tuple[int, Value]]:
     return ((match.start(), (int(match["hour"]), int(match["minute"]))) for match in _CLOCK.finditer(text))
 
 
-CLOCK = WordKind("time of day", _clocks)
-YEAR = WordKind("year", _years)
-MONTH = WordKind("month", _months)
-DAY = WordKind("day", _days)
-WEEKDAY = WordKind("weekday", _weekdays)
+CLOCK = Kind("time of day", _clocks, is_time=True)
+YEAR = Kind("year", _years, is_time=True)
+MONTH = Kind("month", _months, is_time=True)
+DAY = Kind("day", _days, is_time=True)
+WEEKDAY = Kind("weekday", _weekdays, is_time=True)

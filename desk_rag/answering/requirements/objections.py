@@ -22,8 +22,7 @@ from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
-from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
-from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
+from desk_rag.answering.requirements.statements.standing import asks_what_holds, asks_when_done, is_over, only_planned
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _NAMES_CODE = re.compile(

@@ -49,6 +49,26 @@ class Place:
         return [line for line in reversed(lines) if _is_heading(line)]
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A line with the value that is asked for, as characters of the place's text."""
+
+    place: Place
+    begin: int
+    end: int
+    value: tuple[int, int]
+
+    @property
+    def row(self) -> tuple[Place, int, int]:
+        """The line without the value."""
+        return self.place, self.begin, self.end
+
+    @property
+    def text(self) -> str:
+        """The value."""
+        return self.place.text[slice(*self.value)]
+
+
 def bare(text: str | Place) -> Place:
     """The place of a chunk of which nothing but its text is known."""
     return text if isinstance(text, Place) else Place(text, "", 0)

@@ -19,7 +19,6 @@ from desk_rag.answering.requirements.mentions import (
     YEAR,
     Kind,
     Value,
-    WordKind,
     codes,
     dated_kinds,
     is_time,
@@ -234,7 +233,7 @@ class Requirements:
     @property
     def timed(self) -> tuple[Requirement, ...]:
         """Years, months, days and weekdays."""
-        return tuple(each for each in self._all if isinstance(each, Requirement) and isinstance(each.kind, WordKind))
+        return tuple(each for each in self._all if isinstance(each, Requirement) and each.kind.is_time)
 
     def penalty(self, place: Place, begin: int, end: int) -> float:
         """The log-odds that a sentence at characters [begin, end) loses."""

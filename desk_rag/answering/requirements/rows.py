@@ -16,7 +16,7 @@ from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.keys import look_up_key
 from desk_rag.answering.requirements.labels import look_up_contact, look_up_label, look_up_measure
 from desk_rag.answering.requirements.mentions import ENUMERATED, YEAR
-from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.statements.matters import is_contrary
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
@@ -69,21 +69,6 @@ _CLEARLY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """A row with the cell that is asked for, as characters of the place's text."""
-
-    place: Place
-    begin: int
-    end: int
-    value: tuple[int, int]
-
-    @property
-    def row(self) -> tuple[Place, int, int]:
-        """The row without the cell."""
-        return self.place, self.begin, self.end
-
-
-@dataclass(frozen=True, slots=True)
 class _Field:
     key: str
     value: str
@@ -101,9 +86,8 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
     if line is None:
         return None
     text, first = line.place.text[line.begin : line.end], line.value[0] - line.begin
-    if is_contrary(question, text) or ValueDoubts(question, text).reason(first, line.value[1] - line.begin):
-        return None
-    return Lookup(line.place, line.begin, line.end, line.value)
+    doubtful = is_contrary(question, text) or ValueDoubts(question, text).reason(first, line.value[1] - line.begin)
+    return None if doubtful else line
 
 
 def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
@@ -122,11 +106,8 @@ def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
     if not rated or rated[0][0] < _LEAST_COVERED:
         return None
     best, lookup = rated[0]
-    text, (begin, end) = lookup.place.text, lookup.value
-    for covered, other in rated[1:]:
-        if covered > best - _CLEARLY and other.place.text[slice(*other.value)] != text[begin:end]:
-            return None
-    return lookup
+    rivals = (other for covered, other in rated[1:] if covered > best - _CLEARLY)
+    return None if any(other.text != lookup.text for other in rivals) else lookup
 
 
 def _enumerated(requirements: Requirements, places: Sequence[Place]) -> Lookup | None:

@@ -11,7 +11,6 @@ BILL = "My bill comes to 5,180 crowns instead of the 4,900 I had estimated, the 
 PREMIUM = "The premium for the coming year is GBP 2,184.00 (last year: GBP 1,975.00)."
 PRESENT = "Present: Gus Lindholm (carpenter), Ana Ruiz (structural engineer)"
 BOILER = "The boiler was bought in 2016 and overhauled in 2023 by Lowe."
-AGENTS = "The belt was changed in 2019 by Rasmus and in 2024 by Otto Winkel."
 SAILS = 'SAILS = {"jib": (4.2, 1.8), "main": (7.5, 3.1), "spinnaker": (9.0, 5.5)}'
 
 
@@ -35,9 +34,6 @@ JARS = "The honey: 31 jars from Ceres, 18 from Vesta, none from Juno."
         ("Who laid the floor?", "New floor laid by Ana Ruiz.", None),
         ("Who takes over the store?", "In May, the store goes from Ben to Ana.", None),
         ("What is the engineer called?", PRESENT, None),
-        ("When did Otto Winkel change it?", AGENTS, "in 2024 "),
-        ("When did Rasmus change it?", AGENTS, "The belt was changed in 2019 "),
-        ("When was the belt changed?", AGENTS, None),
         ("Which sail is 7.5 by 3.1?", SAILS, "main"),
         ("What size is the spinnaker?", SAILS, "9.0, 5.5"),
         ("Which sails are there?", SAILS, None),

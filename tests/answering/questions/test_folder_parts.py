@@ -18,6 +18,7 @@ from desk_rag.answering.questions.folder.reading.overview import names_in, overv
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import Record, all_dates
 from desk_rag.answering.questions.folder.request import Role, Task, request_of
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.config import IndexSettings, Settings
 from desk_rag.documents.chunking import Chunk, Location, chunk_id_of
@@ -212,7 +213,8 @@ def test_the_same_invoice_twice_counts_once_and_a_ledger_is_no_invoice(tmp_path:
     with Store.open(tmp_path / "data", Settings().store, writer=True) as store:
         docs = tmp_path / "docs"
         list(pipeline.sync_folder(store, docs, prompt, prompt.chunk_size, IndexSettings(), lambda: False))
-        *_, last = documents.answer(store, "What is the total of the invoices of March 2021?", (docs,), TODAY)
+        question = FolderQuestion(store, "What is the total of the invoices of March 2021?", (docs,), TODAY)
+        *_, last = documents.answer(question)
     assert isinstance(last, Finished)
     lines = last.answer.text.split("\n")
     assert lines[0].startswith("1,800.00 euros (computed: the sum of 2 of 3 invoices")

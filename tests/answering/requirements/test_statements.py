@@ -11,8 +11,7 @@ from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
 from desk_rag.answering.requirements.statements.offices import office_asked
-from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
-from desk_rag.answering.requirements.statements.standing import asks_what_holds, is_over
+from desk_rag.answering.requirements.statements.standing import asks_what_holds, asks_when_done, is_over, only_planned
 
 TODAY = date(2026, 3, 1)
 LOG = Place("Log\n\n2 March 2025\nFirst outing.\n\nSunday, 16 March 2025\nThe quad capsized at 10.15. Two swam.", "", 0)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
-from datetime import date
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
@@ -14,11 +11,10 @@ from desk_rag.answering.questions.disagreement.look_alikes import are_alike
 from desk_rag.answering.questions.disagreement.newest import Writing, dated_name, days_of, newest
 from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, show
 from desk_rag.answering.requirements.stems import content_stems
 
 if TYPE_CHECKING:
-    from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
 _LABEL_ASKED = re.compile(
@@ -29,14 +25,15 @@ _MOST_COMPARED, _MOST_SHOWN = 60, 3
 """Passages with words of the question that are looked through, and documents that may have the label."""
 
 
-def by_label(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def by_label(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the values that documents much alike have under the label that is asked for; nothing if one has it."""
-    match = _LABEL_ASKED.match(" ".join(question.split()).rstrip("?!. "))
+    match = _LABEL_ASKED.match(" ".join(question.text.split()).rstrip("?!. "))
     wanted = content_stems(match["label"]) if match is not None else set()
     if not wanted:
         return
-    began = time.perf_counter()
-    passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(question, _MOST_COMPARED, under))
+    store = question.store
+    passages = (store.passage(hit.chunk_id, question.under)
+                for hit in store.search_words(question.text, _MOST_COMPARED, question.under))  # fmt: skip
     paths = list(dict.fromkeys(passage.path for passage in passages if passage is not None))
     having: list[tuple[DocumentRow, Field]] = []
     for row in filter(None, map(store.document, paths)):
@@ -59,4 +56,4 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
     latest = newest(days)
     which = f" The newest is {dated_name(latest.path, days[latest])}." if latest is not None else ""
     text = "\n".join([*lines, f"{len(having)} documents say something different; name the one that is meant.{which}"])
-    yield from finish(store, question, text, shown, under, (began, len(paths), len(paths)))
+    yield from question.answered(text, shown, len(paths), len(paths))

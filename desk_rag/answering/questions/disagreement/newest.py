@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Citation, Source
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.own_dates import refers_to
-from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.dates import Date, dates, in_words
 from desk_rag.answering.requirements.stems import PAST_FORMS
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.sanitize import clean_name
@@ -149,7 +148,7 @@ def is_too_late(store: Store, question: str, quoted: Citation, sources: Sequence
         return ""
     if day.year < int(asked["year"]) + (not asked["before"]):
         return ""
-    return f"The question asks for the time {asked[0]}, and the quote is of {written(day)}"
+    return f"The question asks for the time {asked[0]}, and the quote is of {in_words(day)}"
 
 
 def amends_document(store: Store, text: str, quoted: Writing) -> bool:
@@ -160,7 +159,7 @@ def amends_document(store: Store, text: str, quoted: Writing) -> bool:
 
 def dated_name(path: Path, day: Date | None) -> str:
     """A file's name with the day of its document."""
-    return f"{clean_name(path.name)} of {written(day)}" if day is not None else clean_name(path.name)
+    return f"{clean_name(path.name)} of {in_words(day)}" if day is not None else clean_name(path.name)
 
 
 def said_by(store: Store, quoted: Citation, others: Sequence[Citation]) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,10 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.fields import cells_of
 from desk_rag.answering.questions.folder.reading.naming import things_named
 from desk_rag.answering.questions.folder.reading.overview import names_in
-from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.questions.whole_folder import FolderQuestion, first_line
+from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.sentences import quotable
@@ -68,36 +66,36 @@ _ROW_WORDS = content_stems("row rows entry entries line lines record records ite
 _MOST_ROWS = 50
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the answer to a question about one file as a whole; nothing if the question names no single file."""
-    plain = _with_the_one(" ".join(question.split()).rstrip("?! ").removesuffix("."), store, under)
-    began = time.perf_counter()
+    store, under = question.store, question.under
+    plain = _with_the_one(" ".join(question.text.split()).rstrip("?! ").removesuffix("."), store, under)
     for pattern in _LENGTH:
         if (match := pattern.match(plain)) and (row := _file(store, match["file"], under)) is not None:
             is_whole_name = " " in row.path.stem and "unit" in match.groupdict()
             if not is_whole_name and not _is_explicit(match["file"], row):
                 return
             text = _length(row, store.passages_of(row.path), match.groupdict().get("unit") or "")
-            yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
+            yield from question.answered(text, first_line(question.store, row), row.num_chunks, 1)
             return
     if (match := _HOW_MANY.match(plain)) and (kind := unread.counted_kind(match["kind"], store, under)) is not None:
         name, count = kind
         verb = "is" if count == 1 else "are"
         text = f"{count:,} {name}, which {verb} not read: only the {'name is' if count == 1 else 'names are'} known."
-        yield from finish(store, question, text, show(store, []), under, (began, 0, 0))
+        yield from question.answered(text, [], 0, 0)
     elif (match := _PEOPLE.match(plain)) and (row := _file(store, match["file"], under)) is not None:
-        yield from _people(store, question, under, row, began)
+        yield from _people(question, row)
     elif (
         (match := _CHANGED.match(plain))
         and (row := _file(store, match["file"], under)) is not None
         and _is_explicit(match["file"], row)
     ):
         day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
-        when = f"{written(Date(day.year, day.month, day.day))}, {day:%H:%M}"
+        when = f"{in_words(Date(day.year, day.month, day.day))}, {day:%H:%M}"
         text = f"{when}: that is when {clean_name(row.path.name)} was last changed."
-        yield from finish(store, question, text, show(store, _first(store, row)), under, (began, 1, 1))
+        yield from question.answered(text, first_line(store, row), 1, 1)
     elif (match := _ROWS.match(plain)) and (row := _file(store, match["file"], under)) is not None:
-        yield from _rows(store, question, under, row, match["noun"], match["which"] or "", began)
+        yield from _rows(question, row, match["noun"], match["which"] or "")
 
 
 def _with_the_one(plain: str, store: Store, under: Sequence[Path]) -> str:
@@ -152,11 +150,9 @@ def _length(row: DocumentRow, passages: Sequence[Passage], unit: str) -> str:
     return f"{no_pages}{', '.join(facts)}."
 
 
-def _people(
-    store: Store, question: str, under: Sequence[Path], row: DocumentRow, began: float
-) -> Iterator[AnswerEvent]:
+def _people(question: FolderQuestion, row: DocumentRow) -> Iterator[AnswerEvent]:
     """Yield the names in a file, each with the first line that has it."""
-    passages = store.passages_of(row.path)
+    passages = question.store.passages_of(row.path)
     rows: dict[str, Row] = {}
     for passage in passages:
         for name in names_in(passage.chunk.text):
@@ -170,25 +166,23 @@ def _people(
     )
     distinct = list({one.text: one for one in rows.values()}.values())
     text = f"{', '.join(rows)}\n{note}"
-    yield from finish(store, question, text, show(store, distinct), under, (began, len(passages), 1))
+    yield from question.answered(text, distinct, len(passages), 1)
 
 
-def _rows(
-    store: Store, question: str, under: Sequence[Path], row: DocumentRow, noun: str, which: str, began: float
-) -> Iterator[AnswerEvent]:
+def _rows(question: FolderQuestion, row: DocumentRow, noun: str, which: str) -> Iterator[AnswerEvent]:
     """Yield the number of rows of a table, all or those with the words of the question."""
     stems = content_stems(noun)
     form = format_of_name(row.path.name)
     if form in _ENTRIES and not which and stems & (_ENTRIES[form] | _ROW_WORDS):
-        places = (one.chunk.location for one in store.passages_of(row.path))
+        places = (one.chunk.location for one in question.store.passages_of(row.path))
         last = max((place.page_end or place.page_start or 0 for place in places), default=0)
         if last:
             text = f"{last:,} (counted: entries of {clean_name(row.path.name)})"
-            yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
+            yield from question.answered(text, first_line(question.store, row), row.num_chunks, 1)
         return
     if format_of_name(row.path.name) not in _TABLES or not stems & (content_stems(row.path.stem) | _ROW_WORDS):
         return
-    passages = store.passages_of(row.path)
+    passages = question.store.passages_of(row.path)
     lines = [Row(passage, line) for passage in passages for line in passage.chunk.text.split("\n")
              if (cells := cells_of(line)) and all(key for key, _ in cells)]  # fmt: skip
     wanted = content_stems(which)
@@ -197,11 +191,5 @@ def _rows(
         return
     with_words = f" with “{which}”, of {len(lines):,}" if wanted else ""
     text = f"{len(chosen):,} (counted: rows of {clean_name(row.path.name)}{with_words})"
-    yield from finish(store, question, text, show(store, chosen[:_MOST_ROWS]), under, (began, len(passages), 1))
+    yield from question.answered(text, chosen[:_MOST_ROWS], len(passages), 1)
 
-
-def _first(store: Store, row: DocumentRow) -> list[Row]:
-    for passage in store.passages_of(row.path):
-        for unit in quotable(passage.chunk.text):
-            return [Row(passage, unit)]
-    return []

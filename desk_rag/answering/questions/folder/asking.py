@@ -19,13 +19,12 @@ from desk_rag.answering.questions.folder import (
     written_by,
 )
 from desk_rag.answering.questions.folder.tables import extremes, groups, listing, measures, owed, sums
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 
 if TYPE_CHECKING:
-    from datetime import date
-
     from desk_rag.store.store import Store
 
-_Answering = Callable[["Store", str, Sequence[Path], "date"], Iterator[AnswerEvent]]
+_Answering = Callable[[FolderQuestion], Iterator[AnswerEvent]]
 _OF_FILES: tuple[_Answering, ...] = (compare.answer, about_file.answer, changes.answer)
 """Ways that look for the names of files themselves."""
 _WAYS: tuple[_Answering, ...] = (
@@ -55,7 +54,8 @@ def answer(
     for way in (*_OF_FILES, *_WAYS):
         answered = False
         whole = way in _OF_FILES or not within
-        for event in way(store, question if whole else within, under if whole else files, today):
+        asked = FolderQuestion(store, question if whole else within, under if whole else files, today)
+        for event in way(asked):
             answered = answered or isinstance(event, Finished)
             yield event
         if answered:

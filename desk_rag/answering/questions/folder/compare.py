@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +12,11 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of, without_sheet
 from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_in
 from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
-from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, listed, not_readable, show
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.matching import Row, quotable_rows
+from desk_rag.answering.questions.narrowing import indexed, some_of
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, not_readable, show
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.documents.sentences import quotable
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
@@ -51,26 +49,24 @@ _LIGHT = content_stems("two both our my the all")
 _MOST_LINES, _MOST_NAMED = 40, 8
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield two documents side by side; nothing if the question asks for no comparison of documents."""
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question.text)
     if match is None:
         return
-    began = time.perf_counter()
     what = f"{match['what'] or ''}{match.groupdict().get('more') or ''}"
-    rows = list({row.path: row for row in indexed(store, under)}.values())
-    chosen, fault = _chosen(store, rows, what, under)
+    rows = list({row.path: row for row in indexed(question.store, question.under)}.values())
+    chosen, fault = _chosen(question.store, rows, what, question.under)
     if fault:
-        yield from not_readable(question, [fault])
+        yield from not_readable(question.text, [fault])
         return
     if len(chosen) != 2:
         return
-    first, second = (store.passages_of(row.path) for row in chosen)
+    first, second = (question.store.passages_of(row.path) for row in chosen)
     lines, quotes = _side_by_side(first, second)
     if not quotes and not all(row.path.name.casefold() in what.casefold() for row in chosen):
         return
-    shown, roots = show(store, quotes[:_MOST_LINES]), store.volumes.roots()
+    shown, roots = show(question.store, quotes[:_MOST_LINES]), question.store.volumes.roots()
     heads = [
         listed(next((one for one in shown.citations if one.path == row.path), None), "", row.path, roots)
         for row in chosen
@@ -78,7 +74,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     text = "\n".join([*heads, *([] if quotes else ["No label and no sentence of the two is alike."]), *lines])
     text += "\nOnly set side by side, by labels and by sentences with the same words; nothing is judged."
     passages = len(first) + len(second)
-    yield from finish(store, question, text, shown, under, (began, passages, 2))
+    yield from question.answered(text, shown, passages, 2)
 
 
 def _chosen(
@@ -115,9 +111,8 @@ def _chosen(
     if len(of_kind) > 2 and len(parts) == 1 and (wanted := words[0] - content_stems(kind.words) - _LIGHT):
         of_kind = [row for row in of_kind if wanted <= content_stems(row.path.stem)] or of_kind
     if len(of_kind) > 2:
-        listed = ", ".join(clean_name(row.path.name) for row in of_kind[:_MOST_NAMED])
-        more = f" and {len(of_kind) - _MOST_NAMED:,} more" if len(of_kind) > _MOST_NAMED else ""
-        which = f"There are {kind.plural(len(of_kind))}: {listed}{more}."
+        names = some_of([clean_name(row.path.name) for row in of_kind], _MOST_NAMED)
+        which = f"There are {kind.plural(len(of_kind))}: {names}."
         return [], f"{which} Name the two that are meant: “Compare FILE with FILE”."
     return of_kind, ""
 
@@ -172,7 +167,7 @@ def _beside_lines(
 def _line_with(label: str, passages: Sequence[Passage]) -> Row | None:
     """The shortest line of a document that has all words of a label, if it is no label there; None without one."""
     stems = content_stems(label)
-    rows = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    rows = quotable_rows(passages)
     return min((row for row in rows if stems <= content_stems(row.text)), key=lambda row: len(row.text), default=None)
 
 
@@ -215,7 +210,7 @@ def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
 def _sentences(passages: Sequence[Passage], fields: dict[str, Field]) -> list[Row]:
     """The sentences without a labelled value."""
     quotes = [field.quote for field in fields.values()]
-    rows = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    rows = quotable_rows(passages)
     return [row for row in rows if len(row.text.split()) > 3 and not any(quote in row.text for quote in quotes)]
 
 

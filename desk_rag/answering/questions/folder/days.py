@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -14,9 +13,10 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.events import Event, day_of, events
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import all_dates
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
+from desk_rag.answering.questions.narrowing import distinct, indexed, some_of
+from desk_rag.answering.questions.whole_folder import FolderQuestion, Shown, listed, show
 from desk_rag.answering.requirements.dates import Date, dates, in_words
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading, day_in_name
@@ -65,41 +65,37 @@ class _Time:
     event: Event | None = None
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the answer with the lines that name the days; nothing for other questions, or if no line matches."""
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = next((match for pattern in _TIMES if (match := pattern.match(plain))), None)
-    if match is not None:
-        yield from _time_of(store, question, match, under, today)
-    elif _ON_DAY.match(plain):
-        rest, period = take_period(plain, today)
+    plain = without_titles(question.text)
+    if (match := first_match(_TIMES, plain)) is not None:
+        yield from _time_of(question, match)
+    elif on_day := first_match([_ON_DAY], plain):
+        rest, period = take_period(on_day.string, question.today)
         if period is not None:
-            yield from _on_day(store, question, rest, period, under)
+            yield from _on_day(question, rest, period)
 
 
-def _time_of(
-    store: Store, question: str, match: re.Match[str], under: Sequence[Path], today: date
-) -> Iterator[AnswerEvent]:
+def _time_of(question: FolderQuestion, match: re.Match[str]) -> Iterator[AnswerEvent]:
     """Yield the last, first or next of all days on which the documents say that something was or is."""
-    began = time.perf_counter()
     names = content_stems(" ".join(re.findall(r"[A-Z][\w'’&-]*|\S*\d\S*", match["subject"])))
     others = content_stems(match["subject"]) - names - _LIGHT
     if not others:
         return
-    passages, files = _passages(store, under)
+    passages, files = _passages(question.store, question.under)
     order = " ".join(match["order"].lower().split())
     times = [one for passage in passages for one in _times(passage, names, others, with_later=order == "next")]
     if order not in ("first", "earliest", "next") and match["verb"].lower() in ("was", "did"):
-        times = [one for one in times if one.day <= today] or times
+        times = [one for one in times if one.day <= question.today] or times
     days = sorted({one.day for one in times})
-    if order == "next" and days and days[-1] <= today:
-        text = f"No day after {in_words(today)} was found; the last one is {in_words(days[-1])}."
-        shown = show(store, [one.row for one in times if one.day == days[-1]])
-        yield from finish(store, question, text, shown, under, (began, len(passages), files), support=0.0)
+    if order == "next" and days and days[-1] <= question.today:
+        text = f"No day after {in_words(question.today)} was found; the last one is {in_words(days[-1])}."
+        latest = [one.row for one in times if one.day == days[-1]]
+        yield from question.answered(text, latest, len(passages), files, support=0.0)
         return
     if order == "next":
-        times = [one for one in times if one.day > today]
-        days = [day for day in days if day > today]
+        times = [one for one in times if one.day > question.today]
+        days = [day for day in days if day > question.today]
     if not days or (len(days) < 2 and order != "next"):
         return
     chosen = days[-1] if order in ("last", "latest", "most recent") else days[0]
@@ -112,20 +108,18 @@ def _time_of(
         text = f"{event.at(chosen)} (computed: the {order} of {len(days):,}, {event.repeats} from {first})"
     else:
         others_named = [in_words(day) for day in days if day != chosen]
-        named = ", ".join(others_named[:_MOST_NAMED])
-        more = f" and {len(others_named) - _MOST_NAMED:,} more" if len(others_named) > _MOST_NAMED else ""
-        text = f"{in_words(chosen)} (the {order} of {len(days):,} days; the others: {named}{more})"
-        text = text if others_named else in_words(chosen)
-    shown = show(store, list({row.row.text: row.row for row in rows}.values()))
-    yield from finish(store, question, text, shown, under, (began, len(passages), files))
+        named = some_of(others_named, _MOST_NAMED)
+        text = in_words(chosen)
+        text += f" (the {order} of {len(days):,} days; the others: {named})" if others_named else ""
+    distinct_rows = list({one.row.text: one.row for one in rows}.values())
+    yield from question.answered(text, distinct_rows, len(passages), files)
 
 
-def _on_day(store: Store, question: str, rest: str, period: Period, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+def _on_day(question: FolderQuestion, rest: str, period: Period) -> Iterator[AnswerEvent]:
     """Yield the calendar entries in a period; for what happened on a day, all lines of that day."""
-    began = time.perf_counter()
     wanted = content_stems(rest) - _LIGHT
-    all_formats = _HAPPENED.search(question) is not None and any(day.day for day in dates(question))
-    passages, files = _passages(store, under, only=None if all_formats else Format.CALENDAR)
+    all_formats = _HAPPENED.search(question.text) is not None and any(day.day for day in dates(question.text))
+    passages, files = _passages(question.store, question.under, only=None if all_formats else Format.CALENDAR)
     times = [
         _Time(day, Row(event.passage, event.line), event)
         for passage in passages
@@ -139,19 +133,19 @@ def _on_day(store: Store, question: str, rest: str, period: Period, under: Seque
         times += [one for passage in passages for one in lines_of_day(passage, wanted, period)]
     if not times:
         return
-    shown = show(store, [one.row for one in times[:_MOST_LINES]])
+    shown = show(question.store, [one.row for one in times[:_MOST_LINES]])
     lines = [
         one.row.text if one.event is None else f"{one.event.at(one.day)}: {one.event.name}"
         for one in times[:_MOST_LINES]
     ]
     if len(lines) > 1:
-        roots = store.volumes.roots()
+        roots = question.store.volumes.roots()
         of_lines = zip(shown.citations, lines, times, strict=False)
         lines = [listed(citation, line, one.row.passage.path, roots) for citation, line, one in of_lines]
     shown = Shown(shown.sources, tuple(dict.fromkeys(shown.citations)))
     if len(times) > _MOST_LINES:
         lines.append(f"and {len(times) - _MOST_LINES:,} more")
-    yield from finish(store, question, "\n".join(lines), shown, under, (began, len(passages), files))
+    yield from question.answered("\n".join(lines), shown, len(passages), files)
 
 
 def lines_of_day(passage: Passage, wanted: set[str], period: Period) -> Iterator[_Time]:

@@ -6,11 +6,9 @@ Every document that matches stands in the answer with its place, and every one t
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +20,13 @@ from desk_rag.answering.questions.folder.reading.money import Amount, money_in, 
 from desk_rag.answering.questions.folder.reading.naming import folders_named, with_capitals
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, all_dates, read
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
-from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select, stems_in
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import also_as
 from desk_rag.answering.questions.summary import sentences_of
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
-from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 from desk_rag.ingest import unread
 
@@ -45,28 +42,29 @@ _LONGEST_PARTY = 5
 _WITH_AMOUNTS = CLAIMS | {"order", "offer", "payslip"}
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield progress and the answer; no answer if the question is not one about documents that are here."""
-    request = request_of(question, today)
+    request = request_of(question.text, question.today)
     if request is None or not _is_for_documents(request):
         return
-    began = time.perf_counter()
-    below = folders_named(store, request.folder, under) if request.folder else under
-    if request.folder and not below:
+    under = folders_named(question.store, request.folder, question.under) if request.folder else question.under
+    if request.folder and not under:
         return
+    question = replace(question, under=under)
     groups = _groups(request)
-    reading = yield from _reading(store, [kind for group in groups for kind in group], below)
-    request = request_of(with_capitals(question, reading.parties), today) or request
-    if inside := _folder_of_topic(store, request, reading, below):
+    kinds = [kind for group in groups for kind in group]
+    reading = yield from read(question.store, kinds, under)
+    request = request_of(with_capitals(question.text, reading.parties), question.today) or request
+    if inside := _folder_of_topic(question.store, request, reading, under):
         request = replace(request, topic="", topic_as_asked="", folder=request.topic_as_asked)
-        below = inside
-        reading = yield from _reading(store, [kind for group in groups for kind in group], below)
+        question = replace(question, under=inside)
+        reading = yield from read(question.store, kinds, inside)
     readings = [one for group in groups if (one := reading.only(group)).records]
     if not readings or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
-        yield from _counted(store, question, request, reading, below, began)
+        yield from _counted(question, request, reading)
         return
     if request.not_understood and request.kind.name in CLAIMS:
-        yield from _said(store, question, wording.not_understood(request), reading, below, began)
+        yield from _said(question, wording.not_understood(request), reading)
         return
     for one in readings:
         selection = select(one.records, request)
@@ -75,21 +73,21 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             kind = next((kind for kind in groups[0] if kind == one.records[0].kind), one.records[0].kind)
             apart = readings[1].records if one is readings[0] and len(readings) > 1 and not request.topic else ()
             shown_as = replace(request, kind=request.kind if kind in groups[0] else kind)
-            yield from _shown(store, question, shown_as, selection, one, apart, below, began)
+            yield from _shown(question, shown_as, selection, one, apart)
             return
     selection = select(readings[0].records, request)
-    is_about = _is_about(request) and not _is_of_one_document(question, selection)
+    is_about = _is_about(request) and not _is_of_one_document(question.text, selection)
     if is_about and selection is not None and selection.is_answer:
-        yield from _shown(store, question, request, selection, readings[0], (), below, began)
+        yield from _shown(question, request, selection, readings[0], ())
     elif text := _why_none(request, selection, readings[0], is_about=is_about):
-        yield from _said(store, question, text, readings[0], below, began)
+        yield from _said(question, text, readings[0])
 
 
 def _folder_of_topic(store: Store, request: Request, reading: Reading, under: Sequence[Path]) -> Sequence[Path]:
     """The folders that the topic names, 'flat' in 'invoices for the flat'; none if a party is called so."""
     if not request.topic or request.who or request.role is Role.MENTION:
         return ()
-    topic = stems_in(request.topic)
+    topic = content_stems(request.topic)
     if any(topic <= content_stems(name) for name in reading.parties if len(name.split()) <= _LONGEST_PARTY):
         return ()
     folders = folders_named(store, request.topic_as_asked, under)
@@ -120,24 +118,17 @@ def _is_about(request: Request) -> bool:
 
 
 def _shown(
-    store: Store,
-    question: str,
-    request: Request,
-    selection: Selection,
-    reading: Reading,
-    apart: Sequence[Record],
-    under: Sequence[Path],
-    began: float,
+    question: FolderQuestion, request: Request, selection: Selection, reading: Reading, apart: Sequence[Record]
 ) -> Iterator[AnswerEvent]:
     """Yield the answer with every document that was chosen."""
     records = _ordered(selection, request)[:_MOST]
     if len(records) == 1 and request.task in (Task.LATEST, Task.OLDEST) and request.kind.name not in CLAIMS:
-        shown = show(store, sentences_of(records[0].passages, _FEWEST_WORDS, own=True)[:_MOST_SENTENCES])
+        shown = show(question.store, sentences_of(records[0].passages, _FEWEST_WORDS, own=True)[:_MOST_SENTENCES])
         lines = [wording.Listed(records[0])]
     else:
         records = records or wording.only_undecided(request, selection)[:_MOST]
         rows = [_row(record, _amount(selection, record), request, selection) for record in records]
-        shown = show(store, [row for row, _ in rows if row is not None])
+        shown = show(question.store, [row for row, _ in rows if row is not None])
         citations = iter(shown.citations)
         lines = [
             wording.Listed(record, next(citations) if row is not None else None, row.text if row and is_reason else "")
@@ -147,23 +138,20 @@ def _shown(
     if apart:
         verb = "is" if len(apart) == 1 else "are"
         notes.append(f"{apart[0].kind.plural(len(apart))} {verb} not among them: {wording.names(apart)}.")
-    roots = store.volumes.roots()
+    roots = question.store.volumes.roots()
     notes += [also_as(path, reading.copies.get(path, ()), roots) for path in {record.path: 0 for record in records}]
     text = wording.text(request, selection, reading, lines, notes, roots)
-    not_read = unread.may_hold_answer(store, under)
-    read_for_it = (began, reading.passages, reading.files)
+    not_read = unread.may_hold_answer(question.store, question.under)
     is_open = request.task is Task.COUNT and request.paid is not None and bool(selection.undecided)
     support = 0.0 if is_open else None
-    yield from finish(store, question, text, shown, under, read_for_it, not_read=not_read, support=support)
+    yield from question.answered(text, shown, reading.passages, reading.files, not_read=not_read, support=support)
 
 
 def _is_narrowed(request: Request) -> bool:
     return bool(request.topic or request.period or request.folder)
 
 
-def _counted(
-    store: Store, question: str, request: Request, reading: Reading, under: Sequence[Path], began: float
-) -> Iterator[AnswerEvent]:
+def _counted(question: FolderQuestion, request: Request, reading: Reading) -> Iterator[AnswerEvent]:
     """Count the files of a format by their endings, or say that there are none; nothing for other kinds."""
     if request.task is not Task.COUNT or _is_narrowed(request) or not (request.kind.is_any or request.kind.is_format):
         return
@@ -171,10 +159,10 @@ def _counted(
     listed = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
     among = f": {listed}" if listed else f" among the {plural(reading.files, 'file')} that were read"
     kind = request.kind.plural(2).removeprefix("2 ")
-    text = f"{len(reading.records):,} (counted: {kind}{among}{_besides(store, under) if request.kind.is_any else ''})"
-    not_read = unread.may_hold_answer(store, under)
-    read_for_it = (began, reading.passages, reading.files)
-    yield from finish(store, question, text, show(store, []), under, read_for_it, not_read=not_read)
+    besides = _besides(question.store, question.under) if request.kind.is_any else ""
+    text = f"{len(reading.records):,} (counted: {kind}{among}{besides})"
+    not_read = unread.may_hold_answer(question.store, question.under)
+    yield from question.answered(text, [], reading.passages, reading.files, not_read=not_read)
 
 
 def _besides(store: Store, under: Sequence[Path]) -> str:
@@ -208,14 +196,6 @@ def _is_for_documents(request: Request) -> bool:
     return not (request.is_one and request.kind.name not in CLAIMS)
 
 
-def _reading(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Generator[AnswerEvent, None, Reading]:
-    for event in read(store, kinds, under):
-        if isinstance(event, Reading):
-            return event
-        yield event
-    raise AssertionError("reading ends with what was read")
-
-
 def _why_none(request: Request, selection: Selection | None, reading: Reading, *, is_about: bool) -> str:
     """A text that no document matches, and which there are; '' if the question may be one for something else."""
     if selection is not None and selection.own and not selection.is_answer:
@@ -225,13 +205,10 @@ def _why_none(request: Request, selection: Selection | None, reading: Reading, *
     return ""
 
 
-def _said(
-    store: Store, question: str, text: str, reading: Reading, under: Sequence[Path], began: float
-) -> Iterator[AnswerEvent]:
+def _said(question: FolderQuestion, text: str, reading: Reading) -> Iterator[AnswerEvent]:
     """Yield an answer that names no document."""
-    read_for_it = (began, reading.passages, reading.files)
-    not_read = unread.may_hold_answer(store, under)
-    yield from finish(store, question, text, show(store, []), under, read_for_it, found=False, not_read=not_read)
+    not_read = unread.may_hold_answer(question.store, question.under)
+    yield from question.answered(text, [], reading.passages, reading.files, found=False, not_read=not_read)
 
 
 def _ordered(selection: Selection, request: Request) -> list[Record]:
@@ -269,8 +246,8 @@ def _row(record: Record, amount: Amount | None, request: Request, selection: Sel
     _, status, passage = record.paid if asks_status else (None, "", None)
     if passage is not None:
         return Row(passage, status), True
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
-    if selection.by_words and (topic := stems_in(request.topic)):
+    units = quotable_rows(record.passages)
+    if selection.by_words and (topic := content_stems(request.topic)):
         titles = [row.passage.chunk.text[: place_of_passage(row.passage).body].strip() for row in units]
         apart = [row for row, title in zip(units, titles, strict=True) if row.text not in (record.header_line, title)]
         with_words = [row for row in apart if topic & content_stems(row.text)]
@@ -294,7 +271,7 @@ def _ledger_note(reading: Reading, request: Request) -> str:
         request.task not in (Task.COUNT, Task.LIST) or request.paid is not None or request.limit is not None
     ):
         return ""
-    topic, notes = stems_in(request.topic), []
+    topic, notes = content_stems(request.topic), []
     kind = content_stems(request.kind.words)
     for row, passages in reading.ledgers:
         lines = [line for passage in passages for line in passage.chunk.text.split("\n") if len(cells_of(line)) >= 3]

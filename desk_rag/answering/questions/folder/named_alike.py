@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
-from datetime import date
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger
-from desk_rag.answering.questions.folder.reading.periods import take_period, written
-from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
+from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS, Kind, is_ledger
+from desk_rag.answering.questions.folder.reading.periods import take_period
+from desk_rag.answering.questions.folder.reading.records import Record, read
 from desk_rag.answering.questions.folder.wording import by_date
-from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.matching import Row, quotable_rows
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, show
+from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
-from desk_rag.documents.sentences import quotable
 from desk_rag.documents.status import plural
 
 if TYPE_CHECKING:
-    from desk_rag.store.store import Store
+    pass
 
 _THINGS = r"(?P<things>[a-z][\w-]*(?:\s[a-z][\w-]*)?s)"
 _ASKS = (
@@ -47,24 +45,17 @@ _LIGHT = content_stems(
     "present attend attended take took part there come came participate participated discuss discussed mention"
     " mentioned talk talked about said of in at"
 )
-_NOT_CALLED_SO = frozenset({Format.CODE, Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
+_NOT_CALLED_SO = MAIL_FORMATS | {Format.CODE}
 _FEWEST, _MOST = 2, 100
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the documents; nothing unless several are called so, and some have the other words of the question."""
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, without_titles(question.text))
     if match is None:
         return
-    began, reading = time.perf_counter(), None
-    for event in read(store, [Kind("file", "files")], under):
-        if isinstance(event, Reading):
-            reading = event
-        else:
-            yield event
-    assert reading is not None
-    rest, period = take_period(match["rest"], today)
+    reading = yield from read(question.store, [Kind("file", "files")], question.under)
+    rest, period = take_period(match["rest"], question.today)
     wanted = content_stems(rest) - _LIGHT
     called = [record for record in reading.records if _is_called(match["things"].lower(), record)]
     if len(called) < _FEWEST or (match.re is _ASKS[-1] and not wanted and period is None):
@@ -73,17 +64,16 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             if (period is None or period.holds(record.date)) and (row := _row(record, wanted, rest))]  # fmt: skip
     if not rows:
         return
-    shown, roots = show(store, [row for _, row in rows[:_MOST]]), store.volumes.roots()
+    shown, roots = show(question.store, [row for _, row in rows[:_MOST]]), question.store.volumes.roots()
     lines = []
     for citation, (record, row) in zip(shown.citations, rows, strict=False):
-        facts = [written(record.date), f"“{row.text}”" if wanted else ""]
+        facts = [in_words(record.date), f"“{row.text}”" if wanted else ""]
         lines.append(listed(citation, ", ".join(filter(None, facts)), record.path, roots))
     those = f" {period.words}" if period is not None else ""
     with_words = f" with “{' '.join(word for word in rest.split() if content_stems(word) & wanted)}”" if wanted else ""
     of_all = f", of {len(called):,}" if len(rows) < len(called) else ""
     head = f"{plural(len(rows), 'file')} called “{_singular(match['things'])}”{with_words}{those}{of_all}:"
-    read_for_it = (began, reading.passages, reading.files)
-    yield from finish(store, question, "\n".join([head, *lines]), shown, under, read_for_it)
+    yield from question.answered("\n".join([head, *lines]), shown, reading.passages, reading.files)
 
 
 def _is_called(things: str, record: Record) -> bool:
@@ -100,7 +90,7 @@ def _singular(things: str) -> str:
 
 def _row(record: Record, wanted: set[str], rest: str) -> Row | None:
     """The line with most of the words, if the document has all; who was present, a line of those decides alone."""
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    units = quotable_rows(record.passages)
     present = [row for row in units if _PRESENT.match(row.text)] if _ATTENDS.search(rest) else []
     if present:
         return next((row for row in present if wanted <= content_stems(row.text)), None)

@@ -8,7 +8,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum
 
-from desk_rag.answering.questions.conditions import Order
+from desk_rag.answering.questions.conditions import Order, order_of
 from desk_rag.answering.questions.folder.reading.kinds import CLAIMS, Kind, kind_in
 from desk_rag.answering.questions.folder.reading.money import Measure, measure_of, parsed
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
@@ -87,11 +87,6 @@ class Request:
     """Number of the latest, oldest, largest or smallest that are wanted."""
 
 
-_ORDERS = {
-    "over": Order.ABOVE, "above": Order.ABOVE, "more than": Order.ABOVE, "exceeding": Order.ABOVE,
-    "at least": Order.FROM, "under": Order.BELOW, "below": Order.BELOW, "less than": Order.BELOW,
-    "at most": Order.UP_TO, "up to": Order.UP_TO,
-}  # fmt: skip
 _LIMIT = re.compile(
     r"\b(?:(?:that|which)\s+)?(?:(?:is|are|was|were|cost|costs|worth|of|for|with\s+(?:a\s+total\s+of\s+)?)\s*)*"
     r"(?P<order>over|above|more\s+than|exceeding|at\s+least|under|below|less\s+than|at\s+most|up\s+to)\s+"
@@ -365,10 +360,9 @@ def _take_limit(text: str) -> tuple[str, Limit | None]:
     match = _LIMIT.search(text)
     if match is None or re.fullmatch(r"(?:19|20)\d\d", match["number"]):
         return text, None
-    order = _ORDERS[" ".join(match["order"].lower().split())]
     rest = f"{text[: match.start()]} {text[match.end() :]}"
     words = match.group()[match.start("order") - match.start() :].strip()
-    return " ".join(rest.split()), Limit(words, order, parsed(match["number"]))
+    return " ".join(rest.split()), Limit(words, order_of(match), parsed(match["number"]))
 
 
 def _take_paid(text: str) -> tuple[str, bool | None]:

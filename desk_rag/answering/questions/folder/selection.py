@@ -6,13 +6,12 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 
-from desk_rag.answering.questions.conditions import Order
+from desk_rag.answering.questions.conditions import in_order
 from desk_rag.answering.questions.folder.reading.kinds import CLAIMS
 from desk_rag.answering.questions.folder.reading.money import Amount, NoAmount
 from desk_rag.answering.questions.folder.reading.records import Record
-from desk_rag.answering.questions.folder.request import Limit, Request, Role, Task
+from desk_rag.answering.questions.folder.request import Request, Role, Task
 from desk_rag.answering.requirements.stems import content_stems
 
 _WITH_WORDS = CLAIMS | {"mail", "letter", "offer", "order"}
@@ -68,8 +67,8 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
         selection.is_sender_unknown = not own
         of_topic = [record for record in of_topic if id(record) in own] if own else of_topic
     elif request.is_expense:
-        topic = stems_in(request.topic)
-        selection.own = [record for record in of_topic if id(record) in own and not topic & stems_in(record.party)]
+        topic = content_stems(request.topic)
+        selection.own = [record for record in of_topic if id(record) in own and not topic & content_stems(record.party)]
         of_topic = [record for record in of_topic if record not in selection.own]
     for record in _in_period(of_topic, request, selection):
         first = next((one for one in selection.chosen if _same(one, record)), None)
@@ -136,7 +135,8 @@ def _has_amount(record: Record, request: Request, selection: Selection) -> bool:
         if needs_amount(request):
             selection.without_amount.append((record, amount.reason))
         return not needs_amount(request)
-    if request.limit is not None and not _meets(amount.value, request.limit):
+    limit = request.limit
+    if limit is not None and not in_order(amount.value, limit.number, limit.number, limit.order):
         return False
     selection.amounts[len(selection.chosen)] = amount
     return True
@@ -147,18 +147,13 @@ def needs_amount(request: Request) -> bool:
     return request.limit is not None or request.task in (Task.TOTAL, Task.AVERAGE, Task.LARGEST, Task.SMALLEST)
 
 
-def stems_in(topic: str) -> set[str]:
-    """The stems of a topic's words."""
-    return content_stems(topic)
-
-
 def _of_topic(records: Sequence[Record], request: Request, selection: Selection) -> list[Record] | None:
-    topic = stems_in(request.topic)
+    topic = content_stems(request.topic)
     if not topic:
         return list(records)
     if request.who:
         mails = [record for record in records if record.header is not None and request.who.are(record.header)]
-        topic -= stems_in(request.who.names)
+        topic -= content_stems(request.who.names)
         mails = [record for record in mails if topic <= content_stems(f"{record.text} {record.issuers}")]
         return mails or None
     in_text = [record for record in records if topic <= content_stems(f"{record.text} {record.issuers}")]
@@ -222,18 +217,6 @@ def _in_period(records: Sequence[Record], request: Request, selection: Selection
 def _same(one: Record, other: Record) -> bool:
     """True if both are the same numbered document: a copy, or a reply that repeats it."""
     return bool(one.number) and one.number == other.number and one.kind == other.kind
-
-
-def _meets(value: Decimal, limit: Limit) -> bool:
-    match limit.order:
-        case Order.ABOVE:
-            return value > limit.number
-        case Order.FROM:
-            return value >= limit.number
-        case Order.BELOW:
-            return value < limit.number
-        case _:
-            return value <= limit.number
 
 
 def nearly(topic: str, records: Sequence[Record]) -> str:

@@ -11,11 +11,12 @@ from pathlib import Path
 from desk_rag.answering.events import Citation
 from desk_rag.answering.questions.folder.reading.kinds import CLAIMS
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, sums, written
-from desk_rag.answering.questions.folder.reading.periods import written as written_date
 from desk_rag.answering.questions.folder.reading.records import Reading, Record
 from desk_rag.answering.questions.folder.request import Request, Role, Task
 from desk_rag.answering.questions.folder.selection import Selection
+from desk_rag.answering.questions.narrowing import some_of
 from desk_rag.answering.questions.whole_folder import listed
+from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.sanitize import clean, clean_name
 
@@ -245,7 +246,7 @@ def _line(one: Listed, amount: Amount | None, roots: Sequence[Path]) -> str:
     sender = record.header.sender if record.header is not None else ""
     facts = [
         record.number or (f"“{subject}” from {sender}" if subject else ""),
-        written_date(record.date),
+        in_words(record.date),
         written(amount.value, amount.currency) if amount is not None else "",
         f"“{clean(one.reason, single_line=True)}”" if one.reason else "",
     ]
@@ -301,14 +302,12 @@ def _group(record: Record, by: str) -> str:
     day = record.date
     if day is None:
         return "date not known"
-    return str(day.year) if by == "year" else written_date(replace(day, day=0))
+    return str(day.year) if by == "year" else in_words(replace(day, day=0))
 
 
 def names(records: Sequence[Record]) -> str:
     """The names of some documents, the first of many."""
-    each = [clean_name(record.path.name) for record in records]
-    more = f" and {len(each) - _MOST_NAMED:,} more" if len(each) > _MOST_NAMED else ""
-    return ", ".join(each[:_MOST_NAMED]) + more
+    return some_of([clean_name(record.path.name) for record in records])
 
 
 def _parties(reading: Reading) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +13,20 @@ from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.authors import is_by, is_from, is_to, speaks, writer_of
 from desk_rag.answering.questions.folder.reading.kinds import Kind
 from desk_rag.answering.questions.folder.reading.naming import with_capitals
-from desk_rag.answering.questions.folder.reading.periods import take_period, written
+from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, read
 from desk_rag.answering.questions.folder.wording import by_date
-from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.matching import Row, quotable_rows
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.summary import best_about, sentences_of
-from desk_rag.answering.questions.whole_folder import Shown, finish, listed, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, Shown, finish, listed, show
+from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.answering.requirements.titles import without_titles
-from desk_rag.documents.sentences import quotable
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
@@ -58,18 +58,12 @@ _MOST_DATES = 50
 _PASSAGES, _NEAREST, _FEWEST_WORDS, _MOST_OF_MAIL = 12, 3, 4, 4
 
 
-def when(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def when(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the dates of the letters and mails; nothing if the question is no such one or none matches."""
-    match = _WHEN.match(without_titles(" ".join(question.split()).rstrip("?!. ")))
+    match = first_match([_WHEN], without_titles(question.text))
     if match is None or not (match["to"] or not _SELF.fullmatch(match["from"])):
         return
-    began, reading = time.perf_counter(), None
-    for event in read(store, [Kind("letter", "letters"), Kind("mail", "mails")], under):
-        if isinstance(event, Reading):
-            reading = event
-        else:
-            yield event
-    assert reading is not None
+    reading = yield from read(question.store, [Kind("letter", "letters"), Kind("mail", "mails")], question.under)
     sender, recipient = (_name(match[group] or "", reading) for group in ("from", "to"))
     topic = content_stems(match["topic"] or "")
     records = [
@@ -85,37 +79,32 @@ def when(store: Store, question: str, under: Sequence[Path], today: date) -> Ite
     records.sort(key=by_date)
     if match["order"]:
         records = records[-1:] if match["order"].lower() == "last" else records[:1]
-    shown = show(store, [_row(record) for record in records[:_MOST_DATES]])
+    shown = show(question.store, [_row(record) for record in records[:_MOST_DATES]])
     lines = [
-        listed(citation, written(record.date), record.path, store.volumes.roots())
+        listed(citation, in_words(record.date), record.path, question.store.volumes.roots())
         for citation, record in zip(shown.citations, records, strict=False)
     ]
     if len(records) > _MOST_DATES:
         lines.append(f"and {len(records) - _MOST_DATES:,} more")
-    yield from finish(store, question, "\n".join(lines), shown, under, (began, reading.passages, reading.files))
+    yield from question.answered("\n".join(lines), shown, reading.passages, reading.files)
 
 
-def who(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def who(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the writer of the mail or letter about something; nothing if the question is no such one or none is.
 
     Another noun than these, 'complaint', stands for what the writer does in one sentence.
     """
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    match = next(filter(None, (pattern.match(plain) for pattern in _WHO)), None)
+    match = first_match(_WHO, without_titles(question.text))
     if match is None:
         return
-    began, noun, reading = time.perf_counter(), match["noun"], None
-    words, period = take_period(match["topic"], today)
+    noun = match["noun"]
+    words, period = take_period(match["topic"], question.today)
     topic = content_stems(words)
     mails, letters = Kind("mail", "mails"), Kind("letter", "letters")
     kinds = [mails] if _MAILS.fullmatch(noun) else [letters] if _LETTERS.fullmatch(noun) else [letters, mails]
-    for event in read(store, kinds, under):
-        if isinstance(event, Reading):
-            reading = event
-        else:
-            yield event
-    if reading is None or not topic:
+    if not topic:
         return
+    reading = yield from read(question.store, kinds, question.under)
     rows: list[tuple[Record, Row]] = []
     for record in reading.records:
         row = _row_about(record, topic, noun if len(kinds) > 1 else "")
@@ -128,14 +117,14 @@ def who(store: Store, question: str, under: Sequence[Path], today: date) -> Iter
     if not rows:
         return
     rows.sort(key=lambda pair: by_date(pair[0]))
-    shown = show(store, [row for _, row in rows[:_MOST_DATES]])
+    shown = show(question.store, [row for _, row in rows[:_MOST_DATES]])
     text = writer_of(rows[0][0])
     if len({writer_of(record) for record, _ in rows}) > 1:
-        facts = [", ".join(filter(None, [writer_of(one), written(one.date), _subject(one)])) for one, _ in rows]
+        facts = [", ".join(filter(None, [writer_of(one), in_words(one.date), _subject(one)])) for one, _ in rows]
         of_lines = zip(shown.citations, facts, rows, strict=False)
-        roots = store.volumes.roots()
+        roots = question.store.volumes.roots()
         text = "\n".join(listed(citation, fact, one.path, roots) for citation, fact, (one, _) in of_lines)
-    yield from finish(store, question, text, shown, under, (began, reading.passages, reading.files))
+    yield from question.answered(text, shown, reading.passages, reading.files)
 
 
 def _subject(record: Record) -> str:
@@ -153,7 +142,7 @@ def _row_about(record: Record, topic: set[str], deed: str) -> Row | None:
 
     With a `deed` only a sentence in which the writer does it, and which is about the topic.
     """
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
+    units = quotable_rows(record.passages)
     if deed:
         return next((row for row in units if topic <= content_stems(row.text) and _does(row.text, deed)), None)
     if not topic <= content_stems(f"{record.text} {record.path.stem}"):
@@ -176,8 +165,8 @@ def _row(record: Record) -> Row:
     """The header of a mail, or the first line of a letter that has its date."""
     if record.header_line:
         return Row(record.passages[0], record.header_line)
-    units = [Row(passage, unit) for passage in record.passages for unit in quotable(passage.chunk.text)]
-    day = written(record.date)
+    units = quotable_rows(record.passages)
+    day = in_words(record.date)
     return next((row for row in units if day and day in row.text), units[0])
 
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
-from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.one_fact.rewriting import DOUBTED
 from desk_rag.answering.questions.whole_folder import show
-from desk_rag.answering.requirements.dates import dates
+from desk_rag.answering.requirements.dates import dates, in_words
 from desk_rag.answering.requirements.places import Place, place_of_passage
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.dated_lines import day_in_name
-from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
+from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.documents.sentences import quotable
 from desk_rag.retrieval.search import retrieve
 from desk_rag.sanitize import clean_name
@@ -108,7 +107,7 @@ def _entry(
         days = dates(day_in_name(place))
         if not days or requirements.unmet(place, place.body, len(place.text)):
             continue
-        rows += [(Row(chunk.passage, line), written(days[0])) for line in _lines(place.text[place.body :])]
+        rows += [(Row(chunk.passage, line), in_words(days[0])) for line in _lines(place.text[place.body :])]
     scores = span_scorer.read(question, [Place(f"{day}: {row.text}", "", 0) for row, day in rows]) if rows else []
     entries = [
         _Entry(row, day, of_row.log_odds(0, len(f"{day}: {row.text}")))

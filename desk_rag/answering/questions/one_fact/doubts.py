@@ -10,7 +10,7 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money,
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
-from desk_rag.answering.requirements.statements.plans import asks_when_done, only_planned
+from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 

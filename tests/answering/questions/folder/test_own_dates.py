@@ -11,7 +11,7 @@ import pytest
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.questions.disagreement.newest import Writing, day_of
-from desk_rag.answering.questions.folder.reading.periods import written
+from desk_rag.answering.requirements.dates import in_words
 from tests.answering.whole_desk.test_questions import engine_over, printed
 
 WORD_FILES = {
@@ -81,7 +81,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
     ],
 )
 def test_a_document_has_its_own_date(engine: AnswerEngine, name: str, day: str) -> None:
-    assert written(day_of(engine.store, Writing(engine.settings.data_dir.parent / "desk" / name))) == day
+    assert in_words(day_of(engine.store, Writing(engine.settings.data_dir.parent / "desk" / name))) == day
 
 
 def test_an_amendment_answers_for_today_and_the_agreement_is_shown_beside_it(engine: AnswerEngine) -> None:

@@ -47,8 +47,9 @@ _ALSO = {
     "minutes": "protokoll",
 }
 """Words for the same kinds in documents of other languages."""
+MAIL_FORMATS = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
 _FORMATS = {
-    "mail": frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
+    "mail": MAIL_FORMATS,
     "PDF file": frozenset({Format.PDF}),
     "Word file": frozenset({Format.DOCX}),
     "spreadsheet": frozenset({Format.SHEETS, Format.TABLE}),
@@ -154,11 +155,11 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     name = re.sub(r"[_-]+", " ", row.path.stem)
     if kind.name in CLAIMS and any(_ABOUT_A_CLAIM.search(words) for words in (name, row.title, *_headings(text))):
         return False
-    if kind.name == "letter" and _SALUTATION.search(text) and format_of_name(row.path.name) not in _FORMATS["mail"]:
+    if kind.name == "letter" and _SALUTATION.search(text) and format_of_name(row.path.name) not in MAIL_FORMATS:
         return True
     if numbers:
         return True
-    if format_of_name(row.path.name) in _FORMATS["mail"]:
+    if format_of_name(row.path.name) in MAIL_FORMATS:
         return False
     if any(pattern.fullmatch(part.replace("_", " ")) for part in _folders(row.path, bases)):
         is_about = _SALUTATION.search(text) or _ABOUT_ANOTHER.search(pattern.sub(" ", name))

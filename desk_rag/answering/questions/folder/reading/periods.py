@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
-from desk_rag.answering.requirements.dates import MONTHS, Date, dates, later
+from desk_rag.answering.requirements.dates import MONTHS, Date, dates, in_words, later
 
 _MONTH = "(?:" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r")\.?"
 _YEAR = r"(?:19\d\d|20[0-4]\d)"
@@ -128,7 +128,7 @@ def _take_age(text: str, today: date) -> tuple[str, Period | None]:
         span = Span(_next(bound), last) if is_young else Span((1, 1, 1), bound if is_from else _previous(bound))
         words = match.group()[match.start("than") - match.start() :]
         which = "after" if is_young else "until" if is_from else "before"
-        return _without(text, match), Period(f"{words} ({which} {written(Date(*bound))})", (span,))
+        return _without(text, match), Period(f"{words} ({which} {in_words(Date(*bound))})", (span,))
     return text, None
 
 
@@ -270,13 +270,5 @@ def merged(days: Sequence[Date]) -> str:
     known = sorted(exact or (day for day in days if day.year), key=lambda day: (day.year, day.month, day.day))
     if not known:
         return ""
-    first, last = written(known[0]), written(known[-1])
+    first, last = in_words(known[0]), in_words(known[-1])
     return first if first == last else f"{first} to {last}"
-
-
-def written(day: Date | None) -> str:
-    """Return a date in words: '12 March 2021', 'March 2021' or '2021'; '' for an unknown one."""
-    if day is None:
-        return ""
-    month = MONTHS[day.month - 1].capitalize() if day.month else ""
-    return " ".join(filter(None, [str(day.day) if day.day else "", month, str(day.year) if day.year else ""]))

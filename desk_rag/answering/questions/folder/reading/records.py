@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from desk_rag.answering.questions.folder.reading.money import Amount, Measure, N
 from desk_rag.answering.questions.folder.reading.own_dates import days_made, without_referred
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
-from desk_rag.answering.requirements.dates import Date, dates, numeric_dates
+from desk_rag.answering.requirements.dates import A_YEAR, Date, dates, numeric_dates
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
@@ -57,7 +57,6 @@ _SAYS_UNPAID = re.compile(
 )
 _ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _HEAD_LINES, _HEAD_WORDS, _ADDRESS_PARTS = 3, 8, 4
 """Most lines of a head, most words of such a line or of a part of an address, and the fewest parts of one."""
 _LEVELS = " › "
@@ -127,7 +126,8 @@ class Record:
         of_text = list(dict.fromkeys(day for day in all_dates(without_referred(self.text)) if day.year))
         if len(of_text) == 1:
             return of_text[0]
-        years = [match for part in (self.path.stem, *reversed(self.path.parts[-4:-1])) for match in _YEAR.findall(part)]
+        names = (self.path.stem, *reversed(self.path.parts[-4:-1]))
+        years = [year for name in names for year in A_YEAR.findall(name)]
         return Date(int(years[0]), 0, 0) if years else None
 
     @cached_property
@@ -226,8 +226,8 @@ class Reading:
         return replace(self, records=tuple(record for record in self.records if record.kind.name in names))
 
 
-def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator[PassagesRead | Reading]:
-    """Read every document below the folders `under`; yield progress, then those of the kinds."""
+def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Generator[PassagesRead, None, Reading]:
+    """Read every document below the folders `under`; yield progress and return those of the kinds."""
     documents = indexed(store, under)
     copies = {} if all(kind.is_any or kind.is_format for kind in kinds) else distinct(documents)
     rows = list(copies) or list({row.path: row for row in documents}.values())
@@ -247,7 +247,7 @@ def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator
         elif is_ledger(passages):
             ledgers.append((row, passages))
     of_file = {row.path: others for row, others in copies.items() if others}
-    yield Reading(tuple(records), tuple(ledgers), len(chunks), len(rows), of_file)
+    return Reading(tuple(records), tuple(ledgers), len(chunks), len(rows), of_file)
 
 
 def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:
@@ -276,6 +276,6 @@ def all_dates(text: str) -> list[Date]:
 def is_in(row: str, path: Path, period: Period) -> bool | None:
     """True if the dates of a table's row lie in the period, or without any the year in its file's name; else None."""
     days = [day for day in all_dates(row) if day.year]
-    days = days or [Date(int(year), 0, 0) for year in _YEAR.findall(path.stem)]
+    days = days or [Date(int(year), 0, 0) for year in A_YEAR.findall(path.stem)]
     answers = {period.holds(day) for day in days}
     return True if True in answers else False if False in answers else None

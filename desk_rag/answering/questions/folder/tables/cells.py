@@ -14,7 +14,7 @@ from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import MONTHS, Date
+from desk_rag.answering.requirements.dates import A_YEAR, MONTHS, Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
 
@@ -40,7 +40,6 @@ _MONEY = frozenset({"money", "amount", "betrag", "income", "revenue", "takings",
 """Columns of money, where it came in or went out."""
 _FEWEST_NUMBERED = 3
 """Rows that one after the other have the numbers 1, 2 and 3, so that these are their names and no quantity."""
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _MONTH = re.compile(rf"\b({'|'.join(MONTHS)})\s+((?:19|20)\d\d)\b", re.I)
 _QUARTER = re.compile(
     r"\b(?P<year>(?:19|20)\d\d)\s?[-/]?\s?Q(?P<number>[1-4])\b|\bQ(?P<before>[1-4])\s?[-/]?\s?(?P<later>(?:19|20)\d\d)\b",
@@ -124,7 +123,7 @@ class Cell:
                      or re.search(r"\byear\b", column, re.IGNORECASE)]  # fmt: skip
             months = [MONTHS.index(value.casefold()) + 1 for _, value in fields if value.casefold() in MONTHS] or [0]
             labels = f"{self.row.passage.chunk.location.heading} {self.path.stem}"
-            years = [year for year in years if _YEAR.fullmatch(year)] or _YEAR.findall(labels)
+            years = [year for year in years if A_YEAR.fullmatch(year)] or A_YEAR.findall(labels)
             days = [Date(int(year), month, 0) for year in years for month in months]
         return days
 
@@ -162,6 +161,14 @@ def read(store: Store, unit: Unit, under: Sequence[Path]) -> Cells:
             passages += 1
             cells += _cells(passage, unit)
     return Cells(tuple(cell for cell in cells if not _is_name_of_row(cell, cells)), passages, len(documents))
+
+
+def rows_of(store: Store, path: Path) -> Iterator[tuple[Row, dict[str, str]]]:
+    """The rows of the tables in a file, each with its columns and cells."""
+    for passage in store.passages_of(path):
+        for line in passage.chunk.text.split("\n"):
+            if len(fields := amounts.fields_of(line)) > 1:
+                yield Row(passage, line.strip()), fields
 
 
 def of_one_table(cells: Sequence[Cell]) -> bool:

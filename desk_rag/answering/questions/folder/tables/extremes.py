@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.tables.cells import OF_TOTAL, rows_of
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -56,7 +55,6 @@ _COLUMNS = {
 }  # fmt: skip
 """Columns that tell what an adjective asks for."""
 _FEWEST_ROWS = 2
-_OF_TOTAL = re.compile(r"^(?:sub|grand\s+)?(?:totals?|sums?|gesamt|summe)\b", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +80,13 @@ class _Table:
     rows: tuple[tuple[Row, Decimal], ...]
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the row, or all that are equal; nothing unless one table alone has such a column and such rows."""
-    asked = _asked(question)
+    asked = _asked(question.text)
     if asked is None:
         return
-    began = time.perf_counter()
-    documents = list(distinct(indexed(store, under)))
-    tables = [table for document in documents for table in _tables(store, document, asked)]
+    documents = list(distinct(indexed(question.store, question.under)))
+    tables = [table for document in documents for table in _tables(question.store, document, asked)]
     if len(tables) != 1:
         return
     (table,) = tables
@@ -105,8 +102,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     rows = plural(len(table.rows), "row")
     extreme = "lowest" if asked.is_least else "highest"
     text = f"{listed} (computed: the {extreme} “{table.column}” in {rows} of {clean_name(table.document.path.name)})"
-    shown = show(store, chosen)
-    yield from finish(store, question, text, shown, under, (began, len(table.rows), len(documents)))
+    yield from question.answered(text, chosen, len(table.rows), len(documents))
 
 
 def _name_column(asked: _Asked, cells: dict[str, str]) -> str:
@@ -119,8 +115,7 @@ def _name_column(asked: _Asked, cells: dict[str, str]) -> str:
 
 
 def _asked(question: str) -> _Asked | None:
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question)
     if match is None:
         return None
     groups = match.groupdict()
@@ -136,20 +131,18 @@ def _asked(question: str) -> _Asked | None:
 
 def _tables(store: Store, document: DocumentRow, asked: _Asked) -> Iterator[_Table]:
     """The table of a file, if it has the column, a number in each of its rows, and rows of the thing."""
-    rows: dict[str, tuple[Row, dict[str, str]]] = {}
-    for passage in store.passages_of(document.path):
-        for line in passage.chunk.text.split("\n"):
-            cells = amounts.fields_of(line) if "; " in line else {}
-            if len(cells) > 1 and not any(_OF_TOTAL.match(value) for value in cells.values()):
-                rows.setdefault(line, (Row(passage, line.strip()), cells))
-    keys = dict.fromkeys(key for _, cells in rows.values() for key in cells)
+    by_text: dict[str, tuple[Row, dict[str, str]]] = {}
+    for row, cells in rows_of(store, document.path):
+        by_text.setdefault(row.text, (row, cells))
+    rows = [(row, cells) for row, cells in by_text.values() if not any(map(OF_TOTAL.match, cells.values()))]
+    keys = dict.fromkeys(key for _, cells in rows for key in cells)
     column = next((key for wanted in asked.columns for key in keys if _is_called(wanted, key)), None)
     if column is None:
         return
     around = content_stems(" ".join([name_words(document.path), document.title, *keys]))
     if not all(has_stem(stem, around) for stem in asked.thing):
         return
-    numbers = [(row, amounts.number_of(cells[column])) for row, cells in rows.values() if column in cells]
+    numbers = [(row, amounts.number_of(cells[column])) for row, cells in rows if column in cells]
     known = tuple((row, number) for row, number in numbers if number is not None)
     if len(known) == len(numbers) >= _FEWEST_ROWS:
         yield _Table(document, column, known)

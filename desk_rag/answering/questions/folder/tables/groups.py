@@ -6,26 +6,25 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.reading.periods import Period, take_period, written
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.tables.cells import OF_PERSON, PRICE, Cell, Unit, of_one_table, read
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.forms import first_match
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
-    from desk_rag.store.store import Store
+    pass
 
 _MOST = r"(?P<word>most|fewest|least)"
 _THING = r"(?:which|what)\s+(?P<thing>[\w-]+)"
@@ -60,13 +59,12 @@ class _Asked:
     period: Period | None
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield an answer with the group of the largest or smallest sum, if exactly one table has groups."""
-    asked = _asked(question, today)
+    asked = _asked(question.text, question.today)
     if asked is None:
         return
-    began = time.perf_counter()
-    table = read(store, asked.unit, under)
+    table = read(question.store, asked.unit, question.under)
     by_columns: dict[tuple[str, str], list[Cell]] = {}
     for cell in table.cells:
         key = _key_column(asked, cell)
@@ -100,13 +98,12 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     others = [f"{name}: {_written(groups[name])}" for name in order if name not in chosen]
     more = f"; {len(others) - _MOST_GROUPS:,} more" if len(others) > _MOST_GROUPS else ""
     lines = [head, f"The others: {'; '.join(others[:_MOST_GROUPS])}{more}."] if others else [head]
-    shown = show(store, [cell.row for name in chosen for cell in groups[name]])
-    yield from finish(store, question, "\n".join(lines), shown, under, (began, table.passages, table.files))
+    rows = [cell.row for name in chosen for cell in groups[name]]
+    yield from question.answered("\n".join(lines), rows, table.passages, table.files)
 
 
 def _asked(question: str, today: date) -> _Asked | None:
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question)
     if match is None:
         return None
     groups = match.groupdict()
@@ -136,7 +133,7 @@ def _group(asked: _Asked, cell: Cell, key: str) -> str:
     parts = _SPANS[asked.thing]
     for day in cell.days:
         if (day.year, day.month, day.day)[parts - 1]:
-            return written(Date(day.year, day.month if parts > 1 else 0, day.day if parts > 2 else 0))
+            return in_words(Date(day.year, day.month if parts > 1 else 0, day.day if parts > 2 else 0))
     return ""
 
 

@@ -7,11 +7,8 @@ Without other words ('Which rooms do we have?') there is one row for each value 
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
@@ -19,7 +16,7 @@ from desk_rag.answering.questions.folder.reading.periods import Period, take_per
 from desk_rag.answering.questions.folder.reading.records import is_in
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, show
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.status import plural
@@ -27,7 +24,6 @@ from desk_rag.sanitize import clean, clean_name
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
-    from desk_rag.store.store import Store
     from desk_rag.store.types import Passage
 
 _ASKS = re.compile(
@@ -46,22 +42,21 @@ _LIGHT = content_stems(
 _FEWEST, _MOST = 2, 200
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the rows of one table; nothing if no table has such a column, or fewer than two rows are meant."""
-    match = _ASKS.match(" ".join(question.split()).rstrip("?!. "))
+    match = _ASKS.match(" ".join(question.text.split()).rstrip("?!. "))
     if match is None or _SUPERLATIVE.search(match["rest"]):
         return
-    began = time.perf_counter()
     thing = content_stems(match["thing"])
-    rest, period = take_period(match["rest"], today)
+    rest, period = take_period(match["rest"], question.today)
     wanted = content_stems(rest) - _LIGHT - thing
     if not thing:
         return
     passages = 0
-    documents = list(distinct(indexed(store, under)))
+    documents = list(distinct(indexed(question.store, question.under)))
     tables: dict[tuple[str, ...], list[tuple[Row, str]]] = defaultdict(list)
     for document in documents:
-        of_file = list(store.passages_of(document.path))
+        of_file = list(question.store.passages_of(document.path))
         passages += len(of_file)
         for row, key in _rows(of_file, thing, wanted, period):
             tables[_columns(row)[:1]].append((row, key))
@@ -71,7 +66,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     is_of_values = not wanted and period is None and thing == content_stems(rows[0][1].replace("_", " "))
     if is_of_values:
         rows = _first_of_each(rows)
-    shown, roots = show(store, [row for row, _ in rows[:_MOST]]), store.volumes.roots()
+    shown, roots = show(question.store, [row for row, _ in rows[:_MOST]]), question.store.volumes.roots()
     lines = [
         listed(citation, _words(row, key), row.passage.path, roots, with_place=True)
         for citation, (row, key) in zip(shown.citations, rows, strict=False)
@@ -83,7 +78,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     count = f"The first row of each “{rows[0][1]}”" if is_of_values else plural(len(rows), "row")
     head = f"{clean('; '.join(names), single_line=True)}\n{count} of {files}{when}{more}:"
     text = "\n".join([head, *lines])
-    yield from finish(store, question, text, shown, under, (began, passages, len(documents)))
+    yield from question.answered(text, shown, passages, len(documents))
 
 
 def _rows(

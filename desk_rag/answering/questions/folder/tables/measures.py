@@ -6,18 +6,16 @@ The name of each file says what it is about, and the one length, price, weight o
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import finish, listed, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, show
 from desk_rag.answering.requirements.labels import is_own_measure, measure_asked
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
@@ -67,19 +65,18 @@ class _Measured:
     unit: str
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the documents that are meant; nothing unless several have the thing in their names and one measure each."""
-    plain = " ".join(question.split()).rstrip("?!. ")
-    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    match = first_match(_ASKS, question.text)
     thing = content_stems(match["thing"]) if match is not None else set()
     if match is None or not thing:
         return
-    began = time.perf_counter()
     asked, is_less = _WORDS[match["word"].lower()]
     says = measure_asked(asked)
-    documents = [row for row in distinct(indexed(store, under))
+    documents = [row for row in distinct(indexed(question.store, question.under))
                  if thing <= content_stems(row.path.stem.replace("_", " "))]  # fmt: skip
-    measured = [one for document in documents if says is not None for one in _measure(store, document, says, thing)]
+    measured = [one for document in documents if says is not None
+                for one in _measure(question.store, document, says, thing)]  # fmt: skip
     if len(measured) < _FEWEST or len({one.unit for one in measured}) > 1:
         return
     limit, unit = match.groupdict().get("number"), (match.groupdict().get("unit") or measured[0].unit)
@@ -91,7 +88,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     else:
         best = (min if is_less else max)(one.number for one in measured)
         chosen = [one for one in measured if one.number == best]
-    shown, roots = show(store, [one.row for one in chosen]), store.volumes.roots()
+    shown, roots = show(question.store, [one.row for one in chosen]), question.store.volumes.roots()
     lines = [
         listed(citation, one.words, one.document.path, roots)
         for citation, one in zip(shown.citations, chosen, strict=True)
@@ -99,10 +96,10 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     text = _head(match, chosen, len(measured))
     left_out = [clean_name(row.path.name) for row in documents if all(one.document is not row for one in measured)]
     notes = [f"Left out, because no single measure was found: {', '.join(left_out)}."] if left_out else []
-    yield from finish(
-        store, question, "\n".join([text, *lines, *notes]), shown, under, (began, len(measured), len(documents)),
-        support=0.0 if left_out else None,
-    )  # fmt: skip
+    support = 0.0 if left_out else None
+    yield from question.answered(
+        "\n".join([text, *lines, *notes]), shown, len(measured), len(documents), support=support
+    )
 
 
 def _head(match: re.Match[str], chosen: Sequence[_Measured], count: int) -> str:

@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.questions.folder.tables.cells import rows_of
+from desk_rag.answering.questions.forms import first_match
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.dates import A_YEAR, Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
@@ -42,7 +42,6 @@ _OF_ALL = re.compile(
 )
 _DUE = re.compile(r"\b(?:due|owed|owing|payable|to[\s_]+pay)\b", re.I)
 _PAID = re.compile(r"\b(?:paid|received|settled)\b", re.I)
-_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +64,25 @@ class _Account:
         return next((value for column, value in fields.items() if column != "Sheet"), "")
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield what is left to pay, with the rows; nothing if no table has both columns, or no row is of that name."""
-    plain = without_titles(" ".join(question.split()).rstrip("?!. "))
-    of_one, of_all = _OF_ONE.match(plain), _OF_ALL.match(plain)
-    asked = of_one or of_all
+    asked = first_match([_OF_ONE, _OF_ALL], without_titles(question.text))
     if asked is None:
         return
-    began = time.perf_counter()
-    _, period = take_period(asked["rest"], today)
-    documents = list(distinct(indexed(store, under)))
-    accounts = [account for document in documents for account in _accounts(store, document.path)
+    is_of_one = asked.re is _OF_ONE
+    _, period = take_period(asked["rest"], question.today)
+    documents = list(distinct(indexed(question.store, question.under)))
+    accounts = [account for document in documents for account in _accounts(question.store, document.path)
                 if period is None or _is_of(account, period)]  # fmt: skip
-    if of_one is not None:
-        who = content_stems(of_one["who"])
+    if is_of_one:
+        who = content_stems(asked["who"])
         chosen = [account for account in accounts if who and who <= content_stems(account.name)]
     else:
         chosen = [account for account in accounts if account.left > 0]
-    if not chosen or (of_one is not None and len({account.left for account in chosen}) > 1):
+    if not chosen or (is_of_one and len({account.left for account in chosen}) > 1):
         return
-    shown = show(store, [account.row for account in chosen])
-    read = (began, len(accounts), len(documents))
-    yield from finish(store, question, _text(chosen, accounts, of_one is not None), shown, under, read)
+    rows = [account.row for account in chosen]
+    yield from question.answered(_text(chosen, accounts, is_of_one), rows, len(accounts), len(documents))
 
 
 def _text(chosen: Sequence[_Account], accounts: Sequence[_Account], is_of_one: bool) -> str:
@@ -101,8 +97,7 @@ def _text(chosen: Sequence[_Account], accounts: Sequence[_Account], is_of_one: b
 
 def _accounts(store: Store, path: Path) -> Iterator[_Account]:
     """The rows of a file that has one column of what is due and one of what was paid, both with numbers."""
-    rows = [(Row(passage, line.strip()), amounts.fields_of(line))
-            for passage in store.passages_of(path) for line in passage.chunk.text.split("\n")]  # fmt: skip
+    rows = list(rows_of(store, path))
     columns = {column for _, fields in rows for column, value in fields.items()
                if len(fields) > 2 and amounts.number_of(value) is not None}  # fmt: skip
     due = [column for column in columns if _DUE.search(column.replace("_", " "))]
@@ -119,5 +114,5 @@ def _accounts(store: Store, path: Path) -> Iterator[_Account]:
 def _is_of(account: _Account, period: Period) -> bool:
     """True if the name of the file, or the heading above the row, is of the period."""
     passage = account.row.passage
-    years = _YEAR.findall(f"{passage.path.stem} {passage.chunk.location.heading}")
+    years = A_YEAR.findall(f"{passage.path.stem} {passage.chunk.location.heading}")
     return any(period.holds(Date(int(year), 0, 0)) for year in years)

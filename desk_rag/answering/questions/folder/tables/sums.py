@@ -7,12 +7,10 @@ shown and added, and the answer says which column of how many rows was added.
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
@@ -29,7 +27,7 @@ from desk_rag.answering.questions.folder.tables.cells import (
     read,
 )
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.answer_kinds import asks_money
 from desk_rag.answering.requirements.dates import MONTHS
@@ -39,7 +37,7 @@ from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
-    from desk_rag.store.store import Store
+    pass
 
 _MONTH = re.compile(rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)})\.?(?:\s+\d{{4}})?", re.I)
 _MANY = re.compile(
@@ -126,21 +124,20 @@ class _Asked:
         return self.of_payee or self.of_thing or self.unit.is_done
 
 
-def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     """Yield the sum and every row of it; nothing if no table has such a column, or no row is of what is asked."""
-    _, asked_conditions = conditions(" ".join(question.split()).rstrip("?!. "))
+    _, asked_conditions = conditions(" ".join(question.text.split()).rstrip("?!. "))
     if any(isinstance(one, YesNo) and one.needed for one in asked_conditions):
         return  # a sum over all rows says nothing of those that have not paid
     for reading in (_asked_of_year, _asked_as_done, _asked_of_thing, _asked):
-        asked = reading(question, today)
-        if asked is not None and (yield from _sum(store, question, asked, under)):
+        asked = reading(question.text, question.today)
+        if asked is not None and (yield from _sum(question, asked)):
             return
 
 
-def _sum(store: Store, question: str, asked: _Asked, under: Sequence[Path]) -> Generator[AnswerEvent, None, bool]:
+def _sum(question: FolderQuestion, asked: _Asked) -> Generator[AnswerEvent, None, bool]:
     """Yield the sum that one reading of the question asks for; return False if there is none."""
-    began = time.perf_counter()
-    table = read(store, asked.unit, under)
+    table = read(question.store, asked.unit, question.under)
     named = _named(table, asked)
     counted = [cell for cell in named if cell.number is not None]
     timed = [cell for cell in counted if cell.is_in(asked.period)]
@@ -148,22 +145,22 @@ def _sum(store: Store, question: str, asked: _Asked, under: Sequence[Path]) -> G
     if not counted or (asked.of_owner and len(people) > 1):
         return False
     timed = [cell for cell in timed if amounts.measure_of(cell.column, "")] or timed
-    column = _column_asked(question, timed or counted)
+    column = _column_asked(question.text, timed or counted)
     added = [cell for cell in timed if cell.column.casefold() == column]
     if asked.of_thing and (len(added) < _FEWEST_OF_THING or not of_one_table(added)):
         return False
     if not added and (asked.is_exact or not any(cell.is_timed for cell in counted)):
         return False
-    if asked.of_thing and _COST.match(_plain(question)) and _is_priced(store, asked, under):
+    if asked.of_thing and _COST.match(_plain(question.text)) and _is_priced(question, asked):
         return False
     if asked.of_year and not _is_year_by_months(asked, added):
         return False
-    shown = show(store, [cell.row for cell in added[:_MOST]])
     doubts = [*_doubts(asked, added)]
     lines = [_result(asked, added, counted), *_notes(added, named), *doubts]
-    support = 0.0 if doubts else None
-    of_table = (began, table.passages, table.files)
-    yield from finish(store, question, "\n".join(lines), shown, under, of_table, found=bool(added), support=support)
+    yield from question.answered(
+        "\n".join(lines), [cell.row for cell in added[:_MOST]], table.passages, table.files,
+        found=bool(added), support=0.0 if doubts else None,
+    )  # fmt: skip
     return True
 
 
@@ -185,12 +182,13 @@ def _named(table: Cells, asked: _Asked) -> list[Cell]:
     return named
 
 
-def _is_priced(store: Store, asked: _Asked, under: Sequence[Path]) -> bool:
+def _is_priced(question: FolderQuestion, asked: _Asked) -> bool:
     """True if a price list has what is asked for: 'What did the room cost in 2024?' is no sum of bookings then."""
     if asked.is_all:
         return False
-    lists = (row for row in indexed(store, under) if _PRICE_LIST & content_stems(row.path.stem))
-    lines = (line for row in lists for one in store.passages_of(row.path) for line in one.chunk.text.split("\n"))
+    lists = (row for row in indexed(question.store, question.under) if _PRICE_LIST & content_stems(row.path.stem))
+    texts = (one.chunk.text for row in lists for one in question.store.passages_of(row.path))
+    lines = (line for text in texts for line in text.split("\n"))
     return any(asked.others & content_stems(line) and re.search(r"\d", line) for line in lines)
 
 

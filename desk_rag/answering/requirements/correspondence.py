@@ -44,7 +44,7 @@ _HEADER = re.compile(
     r"^From: (?P<sender>(?:(?!\sTo: )[^;\n])*)(?:; To: (?P<to>[^;\n]*))?(?:; Cc: (?P<cc>[^;\n]*))?(?:;.*)?$", re.M
 )
 """The line of a mail's header; 'From: Kessler To: Bright Paper' is a paragraph of another document."""
-_SUBJECT_AND_SENDER = " › "
+_SUBJECT_AND_SENDER = re.compile(r"[^\n]+ › [^\n,]{2,60}, \d{1,2} [A-Z][a-z]+ \d{4}: ")
 _HEADER_LINE = re.compile(r"From: [^;\n]*; (?:To|Cc|Date|Subject): ")
 _HEADING = re.compile(r"(?:^|\n)(?P<sender>[^\n,]{2,60}), \d{1,2} [A-Z][a-z]+ \d{4}: ")
 _OF_LETTERS = re.compile(
@@ -114,7 +114,7 @@ def asks_of_header(question: str) -> bool:
 
 def is_header(line: str) -> bool:
     """True for the line that heads a mail, 'From: …; To: …; Subject: …', or with its subject and sender a passage."""
-    return _HEADER_LINE.match(line) is not None or _SUBJECT_AND_SENDER in line
+    return _HEADER_LINE.match(line) is not None or _SUBJECT_AND_SENDER.match(line) is not None
 
 
 def headers(place: Place) -> Iterator[Header]:

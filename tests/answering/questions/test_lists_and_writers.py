@@ -52,9 +52,12 @@ def test_documents_called_so_are_listed(desk: Store, question: str, head: str, f
     assert [number for number in "123" if f"crew evening {number}.txt" in done.text] == list(files)
 
 
-@pytest.mark.parametrize(
-    "question", ["List all rooms", "List all captains", "At which crew evenings was Mr Winter present?"]
-)
+def test_what_is_a_column_of_a_table_is_listed_by_its_values(desk: Store) -> None:
+    done = _asked(desk, "List all rooms")
+    assert done is not None and done.text.startswith("Blue; Red\n")
+
+
+@pytest.mark.parametrize("question", ["List all captains", "At which crew evenings was Mr Winter present?"])
 def test_what_no_two_files_are_called_is_left_to_the_reader(desk: Store, question: str) -> None:
     assert _asked(desk, question) is None
 

@@ -58,7 +58,9 @@ class FollowedRules:
             return rules
 
     def in_force(self, index: IndexSettings) -> IndexSettings:
-        """Return `index` with the rules as they are now."""
+        """Return `index` with the rules as they are now; with its own if there is no file to follow."""
+        if self._file is None:
+            return index
         rules = self.now()
         return index if rules == index.exclude else index.model_copy(update={"exclude": rules})
 

@@ -1,7 +1,8 @@
 """Check all of a model's files before its weights are loaded.
 
 `load_model` and `desk-rag doctor` both come through here, so that both say the same: the numbers of the configuration,
-the family, the tensors in the headers, the package that unpacks quantised weights, and the prompt.
+the family, the tensors in the headers, the package that unpacks quantised weights, what the layers do with their keys,
+and the prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from desk_rag.model.checkpoint import tensors as checkpoint_tensors
 from desk_rag.model.gguf import config as gguf_config
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import Header, read_header
-from desk_rag.model.layers import attention_layout, text_part
+from desk_rag.model.layers import attention_layout, text_part, trial
 from desk_rag.model.library import ollama
 from desk_rag.model.on_cpu import placing
 from desk_rag.model.prompt import PromptFormat, load_prompt
@@ -57,7 +58,7 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
         if not own:
             checkpoint_tensors.compare(directory, module, tensors)
             _check_form(module, settings)
-        attention_layout.check_build(text_part.text_part(module), str(config.model_type))
+        _try_layers(module, config)
     return config, support
 
 
@@ -78,8 +79,15 @@ def check_gguf(header: Header, settings: ModelSettings) -> tuple[Any, model_supp
         module = _without_weights(config)
         gguf_weights.check_tensors(header, module)
         _check_form(module, settings)
-        attention_layout.check_build(text_part.text_part(module), str(config.model_type))
+        _try_layers(module, config)
     return config, support
+
+
+def _try_layers(module: Any, config: Any) -> None:
+    """Raise UnsupportedModel for what trying the model after its weights are loaded would refuse."""
+    text = text_part.text_part(module)
+    attention_layout.check_build(text, str(config.model_type))
+    trial.try_layers(text)
 
 
 def _check_form(module: Any, settings: ModelSettings) -> None:

@@ -181,8 +181,8 @@ def check_tokenizer_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def _fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(dotted path, name, value) of every field at every level."""
-    for name, value in config.items():
+    """(dotted path, name, value) of every field at every level; transformers fills in keys that are numbers (Aria)."""
+    for name, value in ((str(key), value) for key, value in config.items()):
         yield f"{prefix}{name}", name, value
         if isinstance(value, dict):
             yield from _fields(value, f"{prefix}{name}.")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -91,10 +91,10 @@ def test_files_are_read_and_old_text_leaves_the_data_directory_while_the_model_i
     note.write_text("The spare key is with Zaphodbeeblebrox.\n")
     real = auxiliary.prepare_all
 
-    def slowly(settings: Settings) -> ServingModel:
+    def slowly(settings: Settings, say: Callable[[str], None], stop: Callable[[], bool]) -> ServingModel:
         loading.set()
         assert end.wait(120)
-        return real(settings)
+        return real(settings, say, stop)
 
     monkeypatch.setattr(auxiliary, "prepare_all", slowly)
     monkeypatch.setattr(scrubbing, "_EVERY_SECONDS", 1.0)

@@ -91,6 +91,7 @@ class Service:
         """Paths given to `leave_out`, with the rule for each; '' where no folder around it is indexed."""
         self._rules = FollowedRules(settings_file, settings.index.exclude)
         self._rules_for_answers = FollowedRules(settings_file, settings.index.exclude)
+        """The same rules, read whenever a question comes; `_rules` notes when a change has to be swept for."""
         self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
         """Folders whose deletions the user had confirmed when the store was last read."""

@@ -11,18 +11,13 @@ import pytest
 
 from desk_rag.documents.status import FileState
 from desk_rag.ingest.deletions import grace_seconds, missing_files, remove_confirmed
-from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.model.prompt import PromptFormat
 from desk_rag.store.catalog.clock import Reading, StoreClock
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
 from desk_rag.store.store import Store
 from tests.ingest.absent_world import HOUR, World, absent, removed, waiting
 from tests.store import made
-
-
-@pytest.fixture(scope="module")
-def prompt(reader_dir: Path) -> PromptFormat:
-    return load_prompt(reader_dir)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from desk_rag.ingest import deletions
 from desk_rag.ingest.explanation import explain
 from desk_rag.ingest.freshness import Backlog, look, read_small
 from desk_rag.ingest.pipeline import sync_folder
-from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.model.prompt import PromptFormat
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -24,11 +24,6 @@ _MORE_THAN_AN_ANSWER_READS = 40
 
 def never() -> bool:
     return False
-
-
-@pytest.fixture(scope="module")
-def prompt(reader_dir: Path) -> PromptFormat:
-    return load_prompt(reader_dir)
 
 
 @pytest.fixture

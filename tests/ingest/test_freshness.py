@@ -18,7 +18,7 @@ from desk_rag.ingest.deletions import note_missing
 from desk_rag.ingest.explanation import explain
 from desk_rag.ingest.freshness import Backlog, look
 from desk_rag.ingest.pipeline import index_path, sync_folder
-from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.model.prompt import PromptFormat
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -28,11 +28,6 @@ _LONG = 60.0
 
 def never() -> bool:
     return False
-
-
-@pytest.fixture(scope="module")
-def prompt(reader_dir: Path) -> PromptFormat:
-    return load_prompt(reader_dir)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from desk_rag.documents.status import FileState
 from desk_rag.errors import UnreadableDocument
 from desk_rag.ingest.events import FileEvent
 from desk_rag.ingest.pipeline import index_path
-from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.model.prompt import PromptFormat
 from desk_rag.store.store import Store
 
 ONEDRIVE, HIERARCHICAL_STORAGE, ICLOUD = 0x400000, stat.FILE_ATTRIBUTE_OFFLINE, 0x40000000
@@ -54,11 +54,6 @@ class Cloud:
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
     return Cloud(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def prompt(reader_dir: Path) -> PromptFormat:
-    return load_prompt(reader_dir)
 
 
 @pytest.fixture

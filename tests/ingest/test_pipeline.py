@@ -31,7 +31,7 @@ from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
-from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.model.prompt import PromptFormat
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
 from tests.loaded_once import loaded_once
@@ -45,11 +45,6 @@ NOTE = "The spare key lies under the third flower pot, says Aunt Wilhelmina.\n"
 
 def never() -> bool:
     return False
-
-
-@pytest.fixture(scope="module")
-def prompt(reader_dir: Path) -> PromptFormat:
-    return load_prompt(reader_dir)
 
 
 @pytest.fixture

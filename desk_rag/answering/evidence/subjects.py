@@ -125,7 +125,7 @@ def _lacks_deed(question: str, quote: str, verb: set[str]) -> bool:
 
 
 def _not_done_by(question: str, quote: str, place: Place) -> tuple[str, ...]:
-    """What somebody did by the question, if a sentence has neither the person nor what was done."""
+    """Return the deed that a question names, with who did it, if a sentence has neither."""
     done_to = _DONE_TO.search(question[:1].lower() + question[1:])
     if done_to is not None and _lacks_deed(question, quote, content_stems(done_to["verb"])):
         return (done_to["verb"],)

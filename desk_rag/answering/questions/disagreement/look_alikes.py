@@ -202,7 +202,7 @@ def _at_time_asked(
 
 
 def _pattern(question: str, done: Answer) -> re.Pattern[str]:
-    """What a value must hold: a name for the holder of an office, a number if the answer has one, else words."""
+    """The pattern of a value: a name for the holder of an office, a number if the answer has one, else words."""
     if asks_whether(question):
         return WORD
     return PERSON if _ASKS_HOLDER.match(question) else VALUE if VALUE.search(done.text) else WORD

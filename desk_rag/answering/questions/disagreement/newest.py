@@ -57,7 +57,7 @@ _ANY = Kind("file", "files")
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What somebody wrote at one time: a document, or one mail of a mailbox."""
+    """A document, or one mail of a mailbox: what has a day of its own."""
 
     path: Path
     mail: str = ""
@@ -65,12 +65,12 @@ class Writing:
 
 
 def writing_of(quoted: Citation | Source) -> Writing:
-    """What a quote or a source of an answer is from."""
+    """Return the document or mail that a quote or a source of an answer comes from."""
     return _writing(quoted.path, quoted.location)
 
 
 def writing_of_passage(passage: Passage) -> Writing:
-    """What a passage is from."""
+    """Return the document or mail that a passage comes from."""
     return _writing(passage.path, passage.chunk.location)
 
 
@@ -110,7 +110,7 @@ def asks_then(question: str) -> bool:
 
 
 def newest_first(store: Store, rows: Sequence[Row]) -> list[Row]:
-    """Sort rows by the dates of what they are from; those without one come last."""
+    """Sort rows by the dates of their documents or mails; those without one come last."""
     days = days_of(store, map(writing_of_passage, (row.passage for row in rows)))
     dated = {one: (day.year, day.month, day.day) if day is not None else (0, 0, 0) for one, day in days.items()}
     return sorted(rows, key=lambda row: dated[writing_of_passage(row.passage)], reverse=True)
@@ -178,7 +178,7 @@ def said_by(store: Store, quoted: Citation, others: Sequence[Citation]) -> str:
 
 
 def newest(days: Mapping[Writing, Date | None]) -> Writing | None:
-    """What has the latest date; None unless all say theirs, and one is surely later than the others."""
+    """Return the document or mail with the latest date; None unless all are dated and one is surely the latest."""
     known = {one: (day.year, day.month, day.day) for one, day in days.items() if day is not None and day.year}
     if len(known) < len(days):
         return None

@@ -54,8 +54,8 @@ def answer(
     for way in (*_OF_FILES, *_WAYS):
         answered = False
         whole = way in _OF_FILES or not within
-        asked = FolderQuestion(store, question if whole else within, under if whole else files, today)
-        for event in way(asked):
+        folder_question = FolderQuestion(store, question if whole else within, under if whole else files, today)
+        for event in way(folder_question):
             answered = answered or isinstance(event, Finished)
             yield event
         if answered:

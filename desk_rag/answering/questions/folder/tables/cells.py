@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -163,9 +163,9 @@ def read(store: Store, unit: Unit, under: Sequence[Path]) -> Cells:
     return Cells(tuple(cell for cell in cells if not _is_name_of_row(cell, cells)), passages, len(documents))
 
 
-def rows_of(store: Store, path: Path) -> Iterator[tuple[Row, dict[str, str]]]:
-    """The rows of the tables in a file, each with its columns and cells."""
-    for passage in store.passages_of(path):
+def rows_of(passages: Iterable[Passage]) -> Iterator[tuple[Row, dict[str, str]]]:
+    """The rows of the tables in some passages, each with its columns and cells."""
+    for passage in passages:
         for line in passage.chunk.text.split("\n"):
             if len(fields := amounts.fields_of(line)) > 1:
                 yield Row(passage, line.strip()), fields

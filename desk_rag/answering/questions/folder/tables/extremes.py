@@ -132,7 +132,7 @@ def _asked(question: str) -> _Asked | None:
 def _tables(store: Store, document: DocumentRow, asked: _Asked) -> Iterator[_Table]:
     """The table of a file, if it has the column, a number in each of its rows, and rows of the thing."""
     by_text: dict[str, tuple[Row, dict[str, str]]] = {}
-    for row, cells in rows_of(store, document.path):
+    for row, cells in rows_of(store.passages_of(document.path)):
         by_text.setdefault(row.text, (row, cells))
     rows = [(row, cells) for row, cells in by_text.values() if not any(map(OF_TOTAL.match, cells.values()))]
     keys = dict.fromkeys(key for _, cells in rows for key in cells)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.questions.folder.reading.records import is_in
+from desk_rag.answering.questions.folder.tables.cells import rows_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.whole_folder import FolderQuestion, listed, show
-from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean, clean_name
@@ -40,6 +41,32 @@ _LIGHT = content_stems(
     " came come comes stay stayed visit visited know kept keep listed"
 )
 _FEWEST, _MOST = 2, 200
+_SHEET = "Sheet"
+"""Column that names the sheet, in workbooks with several."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A row of a table that a question asks for."""
+
+    row: Row
+    cells: dict[str, str]
+    column: str
+    """The column of the thing that is asked for."""
+
+    @property
+    def value(self) -> str:
+        return self.cells[self.column]
+
+    @property
+    def first_column(self) -> str:
+        return next(name for name in self.cells if name != _SHEET)
+
+    @property
+    def words(self) -> str:
+        """The value and the other cells: 'Lindqvist, Ebba (must not have: cow milk; since: 2024)'."""
+        others = "; ".join(f"{name}: {cell}" for name, cell in self.cells.items() if name not in (self.column, _SHEET))
+        return clean(f"{self.value}{f' ({others})' if others else ''}", single_line=True)
 
 
 def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
@@ -52,75 +79,53 @@ def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
     wanted = content_stems(rest) - _LIGHT - thing
     if not thing:
         return
-    passages = 0
     documents = list(distinct(indexed(question.store, question.under)))
-    tables: dict[tuple[str, ...], list[tuple[Row, str]]] = defaultdict(list)
-    for document in documents:
-        of_file = list(question.store.passages_of(document.path))
-        passages += len(of_file)
-        for row, key in _rows(of_file, thing, wanted, period):
-            tables[_columns(row)[:1]].append((row, key))
+    by_document = [question.store.passages_of(document.path) for document in documents]
+    tables: dict[str, list[_Listed]] = defaultdict(list)
+    for passages in by_document:
+        for one in _rows(passages, thing, wanted, period):
+            tables[one.first_column].append(one)
     rows = max(tables.values(), key=len, default=[])
     if len(rows) < _FEWEST:
         return
-    is_of_values = not wanted and period is None and thing == content_stems(rows[0][1].replace("_", " "))
-    if is_of_values:
-        rows = _first_of_each(rows)
-    shown, roots = show(question.store, [row for row, _ in rows[:_MOST]]), question.store.volumes.roots()
+    first_by_value: dict[str, _Listed] = {}
+    for one in rows:
+        first_by_value.setdefault(one.value, one)
+    column = rows[0].column
+    is_of_values = not wanted and period is None and thing == _stems(column)
+    rows = list(first_by_value.values()) if is_of_values else rows
+    shown, roots = show(question.store, [one.row for one in rows[:_MOST]]), question.store.volumes.roots()
     lines = [
-        listed(citation, _words(row, key), row.passage.path, roots, with_place=True)
-        for citation, (row, key) in zip(shown.citations, rows, strict=False)
+        listed(citation, one.words, one.row.passage.path, roots, with_place=True)
+        for citation, one in zip(shown.citations, rows, strict=False)
     ]
-    files = ", ".join(dict.fromkeys(clean_name(row.passage.path.name) for row, _ in rows))
-    names = [_value(row, key) for row, key in _first_of_each(rows)]
+    names = clean("; ".join(first_by_value), single_line=True)
+    files = ", ".join(dict.fromkeys(clean_name(one.row.passage.path.name) for one in rows))
     when = f" {period.words}" if period is not None else ""
     more = f" (the first {_MOST} are shown)" if len(rows) > _MOST else ""
-    count = f"The first row of each “{rows[0][1]}”" if is_of_values else plural(len(rows), "row")
-    head = f"{clean('; '.join(names), single_line=True)}\n{count} of {files}{when}{more}:"
-    text = "\n".join([head, *lines])
-    yield from question.answered(text, shown, passages, len(documents))
+    count = f"The first row of each “{column}”" if is_of_values else plural(len(rows), "row")
+    text = "\n".join([names, f"{count} of {files}{when}{more}:", *lines])
+    yield from question.answered(text, shown, sum(map(len, by_document)), len(documents))
 
 
 def _rows(
     passages: Sequence[Passage], thing: set[str], wanted: set[str], period: Period | None
-) -> Iterator[tuple[Row, str]]:
-    """The rows of a file that are meant, each with the column of the thing; the first of a file called like it."""
-    for passage in passages:
-        named = content_stems(passage.path.stem.replace("_", " ").replace("-", " "))
-        around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
-        for line in passage.chunk.text.split("\n"):
-            fields = amounts.fields_of(line)
-            columns = [name for name in fields if name != "Sheet"]
-            key = next((name for name in columns if content_stems(name.replace("_", " ")) == thing), None)
-            if thing == named and columns:
-                key = key or columns[0]
-            known = content_stems(line) | around
-            if key is None or len(fields) < 2 or not all(has_stem(stem, known) for stem in wanted):
-                continue
-            row = Row(passage, line.strip())
-            if period is None or is_in(row.text, passage.path, period):
-                yield row, key
+) -> Iterator[_Listed]:
+    """The rows of a file that are meant, with the column of the thing, or the first of a file that is called so."""
+    for row, cells in rows_of(passages):
+        passage = row.passage
+        is_called_so = thing == _stems(passage.path.stem)
+        columns = [name for name in cells if name != _SHEET]
+        column = next((name for name in columns if _stems(name) == thing), columns[0] if is_called_so else None)
+        known = content_stems(
+            f"{row.text} {name_words(passage.path)} {passage.title} {passage.chunk.location.heading}"
+        )
+        if column is None or not all(has_stem(stem, known) for stem in wanted):
+            continue
+        if period is None or is_in(row.text, passage.path, period):
+            yield _Listed(row, cells, column)
 
 
-def _first_of_each(rows: Sequence[tuple[Row, str]]) -> list[tuple[Row, str]]:
-    """The first row of each value of the thing's column."""
-    firsts: dict[str, tuple[Row, str]] = {}
-    for row, key in rows:
-        firsts.setdefault(_value(row, key), (row, key))
-    return list(firsts.values())
-
-
-def _value(row: Row, key: str) -> str:
-    return amounts.fields_of(row.text)[key]
-
-
-def _columns(row: Row) -> tuple[str, ...]:
-    """The names of a row's columns without that of its sheet, which stands in workbooks with several."""
-    return tuple(name for name in amounts.fields_of(row.text) if name != "Sheet")
-
-
-def _words(row: Row, key: str) -> str:
-    """The value of the column and the other cells: 'Lindqvist, Ebba (must not have: cow milk; since: 2024)'."""
-    fields = amounts.fields_of(row.text)
-    others = "; ".join(f"{name}: {value}" for name, value in fields.items() if name not in (key, "Sheet"))
-    return clean(f"{fields[key]}{f' ({others})' if others else ''}", single_line=True)
+def _stems(name: str) -> set[str]:
+    """The stems of a column's or a file's name."""
+    return content_stems(re.sub(r"[_-]", " ", name))

@@ -97,7 +97,7 @@ def _text(chosen: Sequence[_Account], accounts: Sequence[_Account], is_of_one: b
 
 def _accounts(store: Store, path: Path) -> Iterator[_Account]:
     """The rows of a file that has one column of what is due and one of what was paid, both with numbers."""
-    rows = list(rows_of(store, path))
+    rows = list(rows_of(store.passages_of(path)))
     columns = {column for _, fields in rows for column, value in fields.items()
                if len(fields) > 2 and amounts.number_of(value) is not None}  # fmt: skip
     due = [column for column in columns if _DUE.search(column.replace("_", " "))]

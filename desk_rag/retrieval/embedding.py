@@ -110,7 +110,7 @@ class Embedder:
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
         # Measured, because the dimension that the model's files declare need not be the one its modules return.
-        self.dim = int(self._forward([""], None, module, tokens=False)[0].shape[1])
+        self.dim: int = retrieval.dim if retrieval else self._forward([""], None, module, tokens=False)[0].shape[1]
 
     @cached_property
     def _chunk_module(self) -> SentenceTransformer:

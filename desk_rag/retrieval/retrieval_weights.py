@@ -31,5 +31,5 @@ def retrieval_weights(weights: Mapping[str, Tensor], file: Path) -> dict[str, Te
         wide = unpack_int4(change, changes[name + STEPS]) if name + STEPS in changes else change.float()
         if wide.shape != changed[name].shape:
             raise RuntimeError(f"{file.name} changes {name} as {tuple(wide.shape)}, which is another shape")
-        changed[name] = changed[name] + wide.to(changed[name].device)
+        changed[name] = wide.to(changed[name].device).add_(changed[name])
     return changed

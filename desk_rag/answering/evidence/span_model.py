@@ -90,6 +90,7 @@ def apply_adapter(net: SpanModel, adapter: Mapping[str, Tensor]) -> None:
         up, down = (unpack_int4(adapter[f"{name}.{part}"], adapter[f"{name}.{part}{STEPS}"]) for part in ("up", "down"))
         if (up.shape[1], down.shape[1]) != linear.weight.shape:
             raise RuntimeError(f"{name} is no change of a matrix of {tuple(linear.weight.shape)}")
-        linear.weight = nn.Parameter(linear.weight + up.mT @ down, requires_grad=linear.weight.requires_grad)
+        changed = (up.mT @ down).add_(linear.weight)
+        linear.weight = nn.Parameter(changed, requires_grad=linear.weight.requires_grad)
     head = {name.removeprefix(HEAD): tensor.float() for name, tensor in adapter.items() if name.startswith(HEAD)}
     net.head.load_state_dict(head)

@@ -19,5 +19,4 @@ def unpack_int4(codes: Tensor, steps: Tensor) -> Tensor:
     if codes.dtype != torch.uint8 or codes.dim() != 2 or steps.shape != codes.shape[:1] or not steps.isfinite().all():
         raise RuntimeError(f"codes {codes.dtype} {tuple(codes.shape)} and steps {tuple(steps.shape)} are no pair")
     low_and_high = torch.stack([codes & 0xF, codes >> 4], -1).flatten(1)
-    vectors: Tensor = (low_and_high.float() - _ZERO) * steps.float()[:, None]
-    return vectors
+    return low_and_high.float().sub_(_ZERO).mul_(steps.float()[:, None])

@@ -107,8 +107,13 @@ def _folder() -> Path | None:
     """Directory of compiled kernels; None to use none."""
     named = os.environ.get(_VARIABLE)
     if named is None:
-        return Path(platformdirs.user_cache_dir("desk-rag-kernels"))
+        return _own_folder()
     return Path(named) if named else None
+
+
+@cache
+def _own_folder() -> Path:
+    return Path(platformdirs.user_cache_dir("desk-rag-kernels"))
 
 
 @cache

@@ -21,7 +21,7 @@ from desk_rag.sanitize import clean_name
 if TYPE_CHECKING:
     from desk_rag.documents.location import Location
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Passage
+    from desk_rag.store.types import DocumentRow, Passage
 
 _ASKS_NOW = re.compile(
     r"\b(?:now|nowadays|current(?:ly)?|today|latest|newest|at\s+present|at\s+the\s+moment|these\s+days)\b", re.I
@@ -53,6 +53,9 @@ _ASKS_BACK = re.compile(
 """A question for what held before something that it does not date: 'before the amendment', 'the old password'."""
 _SAYS_BACK = re.compile(r"\b(?:before|old|former|previous|earlier|until|used\s+to|so\s+far|formerly|instead)\b", re.I)
 _ANY = Kind("file", "files")
+_MOST_DAYS = 512
+_days: dict[DocumentRow, tuple[Date | None]] = {}
+"""The dates of documents as they were when they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +124,16 @@ def day_of(store: Store, writing: Writing) -> Date | None:
     if days := dates(writing.mail):
         return days[0]
     row = store.document(writing.path)
-    records = records_of(_ANY, row, tuple(store.passages_of(writing.path))) if row is not None else iter(())
-    return next((record.date for record in records), None)
+    if row is None:
+        return None
+    known = _days.get(row)
+    if known is None:  # an answer asks some ten times for the days of a few documents
+        records = records_of(_ANY, row, tuple(store.passages_of(writing.path)))
+        known = (next((record.date for record in records), None),)
+        if len(_days) >= _MOST_DAYS:
+            _days.clear()
+        _days[row] = known
+    return known[0]
 
 
 def days_of(store: Store, writings: Iterable[Writing]) -> dict[Writing, Date | None]:

@@ -116,7 +116,7 @@ class UnreadFiles:
     """Folders left out as a whole; nobody has counted what is in them."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self.files or self.folders)
 
     @property

@@ -45,7 +45,7 @@ class DocumentRow:
 
     @property
     def is_folder(self) -> bool:
-        """Whether this is a folder that is left out with everything in it."""
+        """Return whether this is a folder that is left out with everything in it."""
         return self.stamp == FOLDER
 
 
@@ -55,7 +55,7 @@ class UnreadGroup:
 
     state: FileState
     reason: str
-    """As in `DocumentRow`, without the path."""
+    """Reason as in `DocumentRow`, without the path."""
     number: int
     folder: Path | None = None
     """One of the folders; None if these are files."""

@@ -283,7 +283,7 @@ class _ByFrequency:
     weightless: list[str]
     """Terms of so many rows that BM25 gives them no weight; none if all are."""
     room: int
-    """How many rows of frequent terms alone to score."""
+    """Number of rows of frequent terms alone to score."""
     most_without_rare: float
     """About the highest score of a row without a rare term."""
 

@@ -216,10 +216,10 @@ class VectorSearch:
                 counting = "SELECT count(*) FROM vectors INDEXED BY sqlite_autoindex_vectors_1 WHERE embedder = ?"
                 expected = connection.execute(counting, (index.row,)).fetchone()[0]
             count = 0
-            while True:
+            newer = "SELECT seq, chunk, vector, sum FROM vectors NOT INDEXED WHERE embedder = ? AND seq > ?"
+            while True:  # by the table itself: SQLite would go through all rows of the embedder in another order
                 rows = connection.execute(
-                    "SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ? AND seq > ? ORDER BY seq LIMIT ?",
-                    (index.row, index.last_seq, _ROWS_PER_READ),
+                    f"{newer} ORDER BY seq LIMIT ?", (index.row, index.last_seq, _ROWS_PER_READ)
                 ).fetchall()
                 if not rows:
                     break

@@ -276,6 +276,30 @@ def test_other_process_sees_new_vectors_at_its_next_search(root: Path, store: St
     assert isinstance(store._database, Database) and len(corpus.texts) == 50
 
 
+def test_a_search_goes_through_no_vectors_that_it_knows(root: Path, store: Store) -> None:
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    needed = []
+    for total in (50, 1050):
+        texts = [f"text {number} of {total}" for number in range(total)]
+        store.put_document(made.document(Path(f"/{total}"), texts), made.chunks(texts), made.stamp())
+        store.put_vectors("e", [made.chunk_id(text) for text in texts], unit(total, seed=total))
+        store.search_vectors("e", QUESTION, 8)
+        with store._database.read() as connection:
+            connection.set_progress_handler(count, 1)
+        steps = 0
+        store.search_vectors("e", QUESTION, 8)
+        with store._database.read() as connection:
+            connection.set_progress_handler(None, 0)
+        needed.append(steps)
+    assert needed[0] > 0 and needed[1] < 2 * needed[0], "SQLite's steps do not grow with the number of vectors"
+
+
 @needs_hnswlib
 def test_a_graph_cut_off_before_its_checksum_stands_beside_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,8 @@ from desk_rag.errors import DeskRagError
 from desk_rag.indexer.resident import client, keeping, values
 from desk_rag.indexer.resident.protocol import NoResident
 
+MARK = "DESK_RAG_ATTACKED"
+"""Variable by which the processes of an attacked store are known; its value is the data directory."""
 _EVERY = 0.2
 
 
@@ -81,14 +83,13 @@ def kill_all(process: BaseProcess, data: Path) -> None:
             os.kill(pid, signal.SIGKILL)
     process.join()
     psutil.wait_procs(dying, timeout=30)
-    _kill_starting(data)
+    kill_marked(data)
 
 
-def _kill_starting(data: Path) -> None:
-    """Kill what still writes to the store: a process that `ask --keep` had just started, and that said nothing yet."""
+def kill_marked(data: Path) -> None:
+    """Kill what a command on this store started in its last moment, and what has opened nothing there yet."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            writes = any(str(file.path).startswith(f"{data}/") for file in process.open_files())
-            if writes and process.pid != os.getpid():
+            if process.environ().get(MARK) == str(data):
                 process.kill()
                 process.wait(30)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.attack import forked
-from tests.attack.churn import churning, kill_all
+from tests.attack.churn import MARK, churning, kill_all
 from tests.attack.counts import Budget, Counts, Skipped
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ def kills(chance: random.Random, budget: Budget) -> Counts:
             verb = chance.choice(("index", "watch", "ask"))
             words = (verb, str(documents)) if verb != "ask" else (verb, "--keep", "--private", "What costs 7 crowns?")
             changes = random.Random(chance.random())
-            process = forked.start(("--data-dir", str(data), *words), environment())
+            process = forked.start(("--data-dir", str(data), *words), {**environment(), MARK: str(data)})
             with churning(data, lambda n=number, c=changes: c.random() < 0.3 and _change(documents, c, n)) as churn:
                 forked.wait_some(process, chance)
                 counts.end(f"{verb} {'killed' if process.is_alive() else 'ended by itself'}")

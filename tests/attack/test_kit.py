@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.attack import __main__ as kit
 from tests.attack import kinds
+from tests.attack.churn import MARK, kill_marked
 
 
 def test_a_rebuild_that_the_machine_is_too_slow_for_gives_no_result(
@@ -32,3 +35,15 @@ def test_a_kind_that_is_late_as_a_whole_gives_no_result(monkeypatch: pytest.Monk
     monkeypatch.setitem(kinds.KINDS, "links", late)  # type: ignore[arg-type]
     counts = kit.attack("links", 1, 1.0)
     assert counts.violations == [] and "not done after 900 s" in counts.no_result[0]
+
+
+def test_a_process_that_has_opened_nothing_yet_is_killed_with_its_store_alone(tmp_path: Path) -> None:
+    waiting = [sys.executable, "-c", "import time; time.sleep(60)"]
+    started = [subprocess.Popen(waiting, env={**os.environ, MARK: str(tmp_path / name)}) for name in ("data", "other")]
+    try:
+        kill_marked(tmp_path / "data")
+        assert [process.poll() is None for process in started] == [False, True]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait(10)

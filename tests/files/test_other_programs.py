@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 
 import docx
+import odfdo
 import pypdfium2
 import pytest
+import xlsxwriter
 from docx.oxml import parse_xml
 from pptx import Presentation
 from pptx.oxml import parse_xml as parse_shape
@@ -328,3 +331,35 @@ def test_how_often_an_event_is(read: Read, rule: str, words: str) -> None:
     assert (
         f"; How often: {words}; Repeats: freq=" in texts(read("c.ics", f"BEGIN:VCALENDAR\n{event}END:VCALENDAR\n"))[1]
     )
+
+
+# Sheets
+
+
+def test_numbers_shown_in_per_cent_are_read_so(read: Read) -> None:
+    data = io.BytesIO()
+    book = xlsxwriter.Workbook(data)
+    sheet = book.add_worksheet("Loans")
+    rate, share = book.add_format({"num_format": "0.00%"}), book.add_format({"num_format": '0.0##%" p.a."'})
+    sheet.write_row(1, 1, ("Bank", "Rate", "Share", "Sum"))
+    sheet.write(2, 1, "Harbour Bank")
+    sheet.write(2, 2, 0.035, rate)
+    sheet.write(2, 3, 0.07, share)
+    sheet.write(2, 4, 0.5)
+    book.close()
+    row = texts(read("loans.xlsx", data.getvalue()))[-1]
+    assert row == "Bank: Harbour Bank; Rate: 3.5%; Share: 7%; Sum: 0.5"
+
+
+def test_numbers_of_an_open_sheet_shown_in_per_cent_are_read_so(read: Read) -> None:
+    book, data = odfdo.Document("spreadsheet"), io.BytesIO()
+    book.body.clear()
+    table = odfdo.Table("Loans", width=3, height=2)
+    for column, name in enumerate(("Bank", "Rate", "Sum")):
+        table.set_value((column, 0), name)
+    table.set_value((0, 1), "Harbour Bank")
+    table.set_cell((1, 1), odfdo.Cell(Decimal("0.035"), cell_type="percentage"))
+    table.set_value((2, 1), 0.5)
+    book.body.append(table)
+    book.save(data)
+    assert texts(read("loans.ods", data.getvalue()))[-1] == "Bank: Harbour Bank; Rate: 3.5%; Sum: 0.5"

@@ -72,6 +72,13 @@ class Scope:
             f" WHERE {self.path_condition('documents.path')})"
         )
 
+    def holds_chunk(self, column: str) -> str:
+        """Return an SQL condition that looks up single chunk rows, for a few rows and a large scope."""
+        return (
+            "EXISTS (SELECT 1 FROM places JOIN documents ON documents.id = places.document"
+            f" WHERE places.chunk = {column} AND {self.path_condition('documents.path')})"
+        )
+
     def document_rows(self) -> str:
         """Return a subquery of the document rows in scope."""
         return f"(SELECT documents.id FROM documents WHERE {self.path_condition('documents.path')})"

@@ -42,6 +42,10 @@ from desk_rag.store.vectors.tokens import Signs, TokenVectors, chunks_missing_in
 APPROXIMATE_FROM = 5_000
 """Number of vectors from which the graph pays for its memory."""
 _ABSORB_PER_SEARCH = 200
+_FEW_IN_SCOPE = 5_000
+"""Chunks in scope up to which reading their vectors takes no longer than the graph."""
+_WIDER = (4, 16)
+"""How many times as many vectors as wanted are looked for among all, to find enough in scope."""
 _ABSORB_PER_PUT = 2_000
 _SAVE_AFTER = 5_000
 _SAVE_SHARE = 10
@@ -117,7 +121,7 @@ class VectorSearch:
                     self._save(embedder, index)
 
     def search(self, embedder: str, vector: NDArray[np.float32], limit: int, under: Sequence[Path]) -> list[Hit]:
-        """Return the chunks nearest to `vector` (float32 [dim]), best first; exact if `under` is given."""
+        """Return the chunks nearest to `vector` (float32 [dim]), best first."""
         question = np.asarray(vector, dtype=np.float32).reshape(-1)
         norm = float(np.linalg.norm(question))
         if limit < 1 or not np.isfinite(norm) or norm == 0.0:
@@ -131,7 +135,7 @@ class VectorSearch:
             if under and index.head is None:
                 best = index.tail.search_within(question, limit, self._labels_under(index.row, under))
             elif under:
-                best = self._search_rows(index.row, question, limit, under)
+                best = self._search_scope(index, question, limit, under)
             else:
                 best = index.tail.search(question, limit) + self._search_head(index, question, limit)
         nearest = dict(sorted(best, key=lambda item: (-item[1], item[0])))
@@ -216,10 +220,10 @@ class VectorSearch:
                 counting = "SELECT count(*) FROM vectors INDEXED BY sqlite_autoindex_vectors_1 WHERE embedder = ?"
                 expected = connection.execute(counting, (index.row,)).fetchone()[0]
             count = 0
-            while True:
+            newer = "SELECT seq, chunk, vector, sum FROM vectors NOT INDEXED WHERE embedder = ? AND seq > ?"
+            while True:  # by the table itself: SQLite would go through all rows of the embedder in another order
                 rows = connection.execute(
-                    "SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ? AND seq > ? ORDER BY seq LIMIT ?",
-                    (index.row, index.last_seq, _ROWS_PER_READ),
+                    f"{newer} ORDER BY seq LIMIT ?", (index.row, index.last_seq, _ROWS_PER_READ)
                 ).fetchall()
                 if not rows:
                     break
@@ -292,6 +296,21 @@ class VectorSearch:
             best = self._search_rows(index.row, question, limit, ())
             index.head, index.last_seq, index.tail = None, 0, ExactIndex(len(question))
             return best
+
+    def _search_scope(self, index: _EmbedderIndex, question: Vectors, limit: int, under: Sequence[Path]) -> Matches:
+        """Take the best in scope of more than `limit` among all; if these are too few, search the scope exactly."""
+        scope = Scope(under)
+        few = f"SELECT count(*) FROM (SELECT 1 FROM {scope.chunk_rows()} LIMIT {_FEW_IN_SCOPE + 1})"
+        with self._database.read() as connection:
+            is_small = connection.execute(few, scope.values).fetchone()[0] <= _FEW_IN_SCOPE
+            for wider in () if is_small else _WIDER:
+                best = index.tail.search(question, wider * limit) + self._search_head(index, question, wider * limit)
+                nearest = dict(sorted(best, key=lambda item: (-item[1], item[0]))[: wider * limit])
+                inside = f"seq IN ({','.join('?' * len(nearest))}) AND {scope.holds_chunk('vectors.chunk')}"
+                rows = connection.execute(f"SELECT seq FROM vectors WHERE {inside}", (*nearest, *scope.values))
+                if len(labels := {seq for (seq,) in rows}) >= limit:
+                    return [(label, score) for label, score in nearest.items() if label in labels][:limit]
+        return self._search_rows(index.row, question, limit, under)
 
     def _search_rows(self, row: int, question: Vectors, limit: int, under: Sequence[Path]) -> Matches:
         """Search the rows in scope exactly, reading them from the catalog in batches."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,14 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.store import Store
 from desk_rag.store.vectors import search as vector_search
-from desk_rag.store.vectors.index import ExactIndex, HnswIndex, approximate_search_available, saved_labels
+from desk_rag.store.vectors.index import (
+    ExactIndex,
+    HnswIndex,
+    Matches,
+    Vectors,
+    approximate_search_available,
+    saved_labels,
+)
 from desk_rag.store.vectors.search import VectorSearch
 from tests.store import made
 from tests.store.faults import FullAt
@@ -274,6 +282,57 @@ def test_other_process_sees_new_vectors_at_its_next_search(root: Path, store: St
         store.put_vectors("e", [made.chunk_id("new")], QUESTION[None])
         assert reader.search_vectors("e", QUESTION, 1)[0].chunk_id == made.chunk_id("new")
     assert isinstance(store._database, Database) and len(corpus.texts) == 50
+
+
+@needs_hnswlib
+def test_a_large_scope_is_searched_by_the_graph_and_a_small_one_exactly(
+    store: Store, root: Path, early_graph: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_search, "_FEW_IN_SCOPE", 100)
+    corpus = Corpus(store, root, 400)
+    for _ in range(3):
+        store.search_vectors("e", QUESTION, 8)
+    rows_searched, by_rows = list[Sequence[Path]](), VectorSearch._search_rows
+
+    def noting(search: VectorSearch, row: int, question: Vectors, limit: int, under: Sequence[Path]) -> Matches:
+        rows_searched.append(under)
+        return by_rows(search, row, question, limit, under)
+
+    monkeypatch.setattr(VectorSearch, "_search_rows", noting)
+    half, all_of_it = [Path("/d/odd")], [Path("/d")]
+    found = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, half)]
+    assert found == corpus.expected(QUESTION, 8, slice(1, None, 2)) and rows_searched == []
+    found = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, all_of_it)]
+    assert found == corpus.expected(QUESTION, 8) and rows_searched == []
+    everything = store.search_vectors("e", QUESTION, 150, half)
+    assert len(everything) == 150 and rows_searched == [], "more are looked for until there are enough"
+    monkeypatch.setattr(vector_search, "_FEW_IN_SCOPE", 200)
+    found = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, half)]
+    assert found == corpus.expected(QUESTION, 8, slice(1, None, 2)) and rows_searched == [half]
+
+
+def test_a_search_goes_through_no_vectors_that_it_knows(root: Path, store: Store) -> None:
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    needed = []
+    for total in (50, 1050):
+        texts = [f"text {number} of {total}" for number in range(total)]
+        store.put_document(made.document(Path(f"/{total}"), texts), made.chunks(texts), made.stamp())
+        store.put_vectors("e", [made.chunk_id(text) for text in texts], unit(total, seed=total))
+        store.search_vectors("e", QUESTION, 8)
+        with store._database.read() as connection:
+            connection.set_progress_handler(count, 1)
+        steps = 0
+        store.search_vectors("e", QUESTION, 8)
+        with store._database.read() as connection:
+            connection.set_progress_handler(None, 0)
+        needed.append(steps)
+    assert needed[0] > 0 and needed[1] < 2 * needed[0], "SQLite's steps do not grow with the number of vectors"
 
 
 @needs_hnswlib

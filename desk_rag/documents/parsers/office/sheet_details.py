@@ -1,4 +1,7 @@
-"""Read what the reader of cells leaves out of .xlsx and .ods workbooks: comments, charts, and merged cells of .ods."""
+"""Read what the reader of cells leaves out of .xlsx and .ods workbooks.
+
+Comments, charts, which numbers are shown in per cent, and merged cells of .ods.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,10 @@ _OBJECT = "{urn:oasis:names:tc:opendocument:xmlns:drawing:1.0}object"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _CHART_PART = re.compile(r"xl/charts/chart\d*\.xml")
 _MOST_BYTES = 64 * 1024 * 1024
+_BUILT_IN_PERCENTS = frozenset(("9", "10"))
+"""Numbers of the formats 0% and 0.00% (ECMA-376, 18.8.30)."""
+_STYLED_CELL = re.compile(rb'<c r="([A-Z]{1,3})(\d{1,7})" s="(\d{1,5})"')
+_VALUE_TYPE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}value-type"
 _CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
 _IN_THREAD = re.compile(r"^\[Threaded comment\].*?Comment:\s*", re.DOTALL)
 """Words that Excel writes before a comment of a thread, for programs that know no threads."""
@@ -53,6 +60,8 @@ class SheetDetails:
     """The XML of each chart."""
     merged: dict[tuple[int, int], int] = field(default_factory=dict)
     """Last row of each cell of several rows, by the (row, column) it begins at, all from 0."""
+    percents: set[tuple[int, int]] = field(default_factory=set)
+    """Row and column, from 0, of the cells whose numbers are shown in per cent."""
 
 
 def details_by_sheet(data: bytes) -> dict[str, SheetDetails]:
@@ -73,12 +82,16 @@ def details_by_sheet(data: bytes) -> dict[str, SheetDetails]:
 
 
 def _take_excel(archive: zipfile.ZipFile, names: frozenset[str], details: dict[str, SheetDetails]) -> None:
-    if not any("comments" in name or "/charts/" in name for name in names):
+    percents = _percent_styles(archive) if "xl/styles.xml" in names else frozenset()
+    if not percents and not any("comments" in name or "/charts/" in name for name in names):
         return
     files = dict(_relations(archive, "xl/workbook.xml"))
     for sheet in _tree(archive, "xl/workbook.xml").iter(f"{_MAIN}sheet"):
         part = files.get(sheet.get(f"{_OF_DOCUMENT}id", ""), "")
         own = details[sheet.get("name", "")]
+        if percents and part in names:
+            cells = _STYLED_CELL.finditer(_content(archive, part))
+            own.percents |= {_place(cell[1], cell[2]) for cell in cells if int(cell[3]) in percents}
         for _, target in _relations(archive, part) if part in names else ():
             if "comments" in target.lower() and target.endswith(".xml") and "threaded" not in target.lower():
                 tree = _tree(archive, target)
@@ -88,6 +101,23 @@ def _take_excel(archive: zipfile.ZipFile, names: frozenset[str], details: dict[s
             elif "/drawings/drawing" in target and target in names:
                 charts = [chart for _, chart in _relations(archive, target) if _CHART_PART.fullmatch(chart)]
                 own.charts += [_content(archive, chart) for chart in charts if chart in names]
+
+
+def _percent_styles(archive: zipfile.ZipFile) -> frozenset[int]:
+    """Return the numbers of the styles of cells that show their numbers in per cent."""
+    tree = _tree(archive, "xl/styles.xml")
+    own = {form.get("numFmtId") for form in tree.iter(f"{_MAIN}numFmt") if "%" in form.get("formatCode", "")}
+    styles = tree.find(f"{_MAIN}cellXfs")
+    numbered = enumerate(styles if styles is not None else ())
+    return frozenset(number for number, style in numbered if style.get("numFmtId") in own | _BUILT_IN_PERCENTS)
+
+
+def _place(letters: bytes, row: bytes) -> tuple[int, int]:
+    """Return row and column, from 0, of the cell 'B2'."""
+    column = 0
+    for letter in letters:
+        column = 26 * column + letter - ord("A") + 1
+    return int(row) - 1, column - 1
 
 
 def _excel_comment(comment: Any, authors: list[str]) -> CellComment:
@@ -122,6 +152,8 @@ def _take_open_document(archive: zipfile.ZipFile, names: frozenset[str], details
                 own.comments += _annotations(cell, row, column)
                 if (height := _number(cell, "number-rows-spanned")) > 1:
                     own.merged[row - 1, column - 1] = row - 2 + height
+                if cell.get(_VALUE_TYPE) == "percentage":
+                    own.percents.add((row - 1, column - 1))
                 column += _number(cell, "number-columns-repeated")
             row += _number(line, "number-rows-repeated")
         for place in table.iter(_OBJECT):

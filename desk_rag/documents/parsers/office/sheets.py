@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
@@ -52,6 +52,7 @@ def parse(data: bytes, most_text: int) -> Parsed:
             builder.heading(1, name, page=page, opens_chunk=True)
         comments = sorted(of_sheet.comments, key=lambda comment: comment.row)
         adder = _RowAdder(builder, page, name if len(names) > 1 else "", comments)
+        _show_percents(rows, first, of_sheet.percents)
         _add_rows(adder, rows, first, merged | of_sheet.merged, most_text)
         if rows:
             adder.add_comments()
@@ -149,6 +150,14 @@ def _add_rows(
                 adder.add_header(filled, number)
                 continue
         adder.add(headers or (), cells, number)
+
+
+def _show_percents(rows: Sequence[list[object]], first: tuple[int, int], places: Set[tuple[int, int]]) -> None:
+    """Put '12.5%' in the place of 0.125 where the sheet shows it so."""
+    for number, column in places:
+        row, inside = number - first[0], column - first[1]
+        if 0 <= row < len(rows) and 0 <= inside < len(rows[row]) and isinstance(share := rows[row][inside], float):
+            rows[row][inside] = f"{_shown(round(100 * share, 8))}%"
 
 
 def _shown(cell: object) -> str:

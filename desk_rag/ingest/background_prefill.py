@@ -1,4 +1,4 @@
-"""Prefill chunks that have no KV on disk, one after the other, giving way to answers.
+"""Prefill chunks that have no KV on disk, giving way to answers: one after the other on a CPU, several on a GPU.
 
 The store decides the order: requested, most used, most recent. Prefix variants follow one after the other, so that
 every chunk has one KV before any gets a second. The auxiliary model's chunk KV comes last.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.prefix_variants.variants import PrefixVariant
     from desk_rag.kv.serving import ServingModel
     from desk_rag.kv.types import Namespace
+    from desk_rag.model.language_model import LanguageModel
     from desk_rag.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ _BATCH = 8
 """Chunks taken from the catalog at a time, after which their order is queried again."""
 _GIVE_UP = 3
 """Consecutive chunks that may fail before the stage ends."""
+_LAYER_SECONDS = 0.02
+"""Seconds that a layer may take for chunks prefilled together; a waiting answer begins after at most three layers."""
 _WAIT_POLL = 0.5
 """Seconds between two checks whether background work may run again."""
 
@@ -66,17 +69,20 @@ class ChunkPrefiller:
         self._queue: list[PrefillTask] = []
         self._passed_over: dict[Namespace, set[ChunkId]] = {each.namespace: set() for _, each in self._variants}
         self._in_a_row = 0
+        self._at_once, self._most = 1, _BATCH
+        self.done = 0
+        """Chunks that `warm` has taken off the queue."""
         self.disk_full = False
         """True once `warm` ended because the disk has no room."""
 
-    def next(self) -> PrefillTask | None:
-        """Return the most urgent chunk of the first variant that lacks one.
+    def next(self) -> list[PrefillTask]:
+        """Return the most urgent chunks of the first variant that lacks some, as many as are prefilled together.
 
         The catalog is queried again every few chunks, so that new chunks and those just asked about come first.
         """
         if not self._queue:
             self._queue = next(filter(None, (self._pending(*each) for each in self._variants)), [])
-        return self._queue[-1] if self._queue else None
+        return self._queue[: -self._at_once - 1 : -1]
 
     def _pending(self, serving: ServingModel, variant: PrefixVariant) -> list[PrefillTask]:
         """Return the next few tasks of one variant, the most urgent last."""
@@ -85,14 +91,19 @@ class ChunkPrefiller:
         fresh = [chunk for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH]
         return [PrefillTask(chunk, variant, serving) for chunk in reversed(fresh)]
 
-    def warm(self, task: PrefillTask) -> str | None:
-        """Prefill and store one chunk.
+    def warm(self, tasks: Sequence[PrefillTask]) -> str | None:
+        """Prefill and store the chunks that `next` returned.
 
-        Returns '' if the chunk is done, None if it was interrupted and must start again, or the reason to end the
-        stage.
+        Returns '' if they are done, None if they were interrupted or must start again one by one, or the reason to end
+        the stage.
         """
         try:
-            admitted = self.prefill(task)
+            for task, admitted in zip(tasks, self._prefill(tasks), strict=True):
+                if not admitted:
+                    # The store offers it again once it has been retrieved often enough.
+                    self._leave(task)
+                self._take_off()
+                self._in_a_row = 0
         except Cancelled:
             return None
         except StoreFull as error:
@@ -101,41 +112,68 @@ class ChunkPrefiller:
         except StoreError:
             raise
         except Exception as error:
-            from desk_rag.model.memory.device import is_out_of_memory
-
-            if is_out_of_memory(error):
-                _log.warning("no memory to prefill chunk %s", task.chunk.chunk_id)
-                return self._pass_over(task, "there is not enough memory free for the model's work")
-            _log.warning("chunk %s cannot be prefilled (%s)", task.chunk.chunk_id, type(error).__name__)
-            return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
-        if not admitted:
-            # The store offers it again once it has been retrieved often enough.
-            self._leave(task)
-        self._queue.pop()
-        self._in_a_row = 0
+            if len(tasks) > 1:
+                _log.info("%d chunks cannot be prefilled together (%s)", len(tasks), type(error).__name__)
+                self._at_once = self._most = 1
+                return None
+            return self._failed(tasks[0], error)
         return ""
 
     def prefill(self, task: PrefillTask) -> bool:
         """Prefill and store one chunk, in the queue or not; True if its KV is on disk afterwards."""
+        return all(self._prefill([task]))
+
+    def _prefill(self, tasks: Sequence[PrefillTask]) -> Iterator[bool]:
+        """Prefill chunks of one variant together, then store one after the other; yields if its KV is on disk."""
         from desk_rag.kv.identity import kv_key
-        from desk_rag.kv.prefill import prefill_chunk
+        from desk_rag.kv.prefill import chunks_at_once, prefill_chunks
         from desk_rag.kv.quant import quantize
 
-        token_ids = task.serving.model.prompt.chunk_ids(task.chunk.text)
-        began = time.monotonic()
-        with self._turn.prefilling():
-            chunk_kv = prefill_chunk(task.serving.model, task.variant.prefix, token_ids, stop=self._give_way)
-        seconds = time.monotonic() - began
-        quantized = quantize(chunk_kv, task.serving.scheme)
-        key = kv_key(task.variant.namespace, token_ids)
-        return self._store.put_kv(key, quantized, [task.chunk.chunk_id], seconds)
+        serving, variant = tasks[0].serving, tasks[0].variant
+        ids_of_chunks = [serving.model.prompt.chunk_ids(task.chunk.text) for task in tasks]
+        start = 0
+        while start < len(tasks):
+            count = chunks_at_once(serving.model, variant.prefix, [len(ids) for ids in ids_of_chunks[start:]])
+            part = slice(start, start + count)
+            began = time.monotonic()
+            with self._turn.prefilling():
+                kvs = prefill_chunks(serving.model, variant.prefix, ids_of_chunks[part], stop=self._give_way)
+            seconds = time.monotonic() - began
+            self._adapt(serving.model, count, seconds)
+            for task, token_ids, kv in zip(tasks[part], ids_of_chunks[part], kvs, strict=True):
+                key = kv_key(variant.namespace, token_ids)
+                yield self._store.put_kv(key, quantize(kv, serving.scheme), [task.chunk.chunk_id], seconds / count)
+            start += count
+
+    def _adapt(self, model: LanguageModel, count: int, seconds: float) -> None:
+        """Change the number of chunks prefilled together by the time that `count` chunks took in a layer."""
+        if model.device.type == "cpu" or count < self._at_once:
+            return
+        of_layer = seconds / model.spec.num_layers
+        if of_layer > _LAYER_SECONDS:
+            self._at_once = max(1, count // 2)
+        elif of_layer <= _LAYER_SECONDS / 2:
+            self._at_once = min(self._most, 2 * count)
+
+    def _take_off(self) -> None:
+        self._queue.pop()
+        self.done += 1
+
+    def _failed(self, task: PrefillTask, error: Exception) -> str:
+        from desk_rag.model.memory.device import is_out_of_memory
+
+        if is_out_of_memory(error):
+            _log.warning("no memory to prefill chunk %s", task.chunk.chunk_id)
+            return self._pass_over(task, "there is not enough memory free for the model's work")
+        _log.warning("chunk %s cannot be prefilled (%s)", task.chunk.chunk_id, type(error).__name__)
+        return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
 
     def _give_way(self) -> bool:
         return self._turn.answer_waits() or self._stop()
 
     def _pass_over(self, task: PrefillTask, reason: str) -> str:
         self._leave(task)
-        self._queue.pop()
+        self._take_off()
         self._in_a_row += 1
         return reason if self._in_a_row >= _GIVE_UP else ""
 
@@ -154,11 +192,11 @@ def warm_pending(
     may_run: Callable[[], str] = lambda: "",
     under: Sequence[Path] = (),
 ) -> Iterator[StageProgress]:
-    """Prefill chunks in scope that have no KV, one at a time; yields an event per chunk, two per second while waiting.
+    """Prefill chunks in scope that have no KV; yields an event per chunk or few chunks, two per second while waiting.
 
     Every chunk gets its plain KV first and is warm from then on; progress counts the KVs of all prefix variants. The
     same chunks follow for an auxiliary model, as far as the budget has room left. Gives way to an answer, and to
-    `stop`, within one layer; the interrupted chunk starts again. Ends with a reason in `waiting` if the disk is full or
+    `stop`, within one layer; interrupted chunks start again. Ends with a reason in `waiting` if the disk is full or
     several chunks in a row fail. `may_run` is asked before every chunk and returns '' or the reason to wait. Raises
     StoreError if the catalog cannot be written.
     """
@@ -166,29 +204,29 @@ def warm_pending(
     store.register_model(variants.namespaces, auxiliary)
     namespaces = [*variants.namespaces, *([auxiliary] if auxiliary else [])]
     warmer = ChunkPrefiller(store, serving, turn, stop, under)
-    done, total, meter = 0, _missing(store, namespaces, under), ProgressRate()
+    total, meter = _missing(store, namespaces, under), ProgressRate()
     unit = "chunks" if len(namespaces) == 1 else "caches"
     while not stop():
-        task = warmer.next()
-        if task is None:
+        tasks = warmer.next()
+        if not tasks:
             counts = store.counts()
             if counts.kv_bytes >= counts.budget_bytes and _missing(store, namespaces, under):
-                yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more caches")
+                yield meter.progress(IndexStage.WARM, warmer.done, total, unit, "there is no room for more caches")
             return
         while reason := _reason_to_wait(turn, may_run):
-            yield meter.progress(IndexStage.WARM, done, total, unit, reason)
+            yield meter.progress(IndexStage.WARM, warmer.done, total, unit, reason)
             if _sleep(_WAIT_POLL, stop):
                 return
-        problem = warmer.warm(task)
+        problem = warmer.warm(tasks)
         if problem is None:
             continue
+        total = max(total, warmer.done)
         if problem:
-            yield replace(meter.progress(IndexStage.WARM, done, total, unit, problem), disk_full=warmer.disk_full)
+            progress = meter.progress(IndexStage.WARM, warmer.done, total, unit, problem)
+            yield replace(progress, disk_full=warmer.disk_full)
             return
-        done += 1
-        total = max(total, done)
-        is_upper = task.variant.count > 0 or task.serving is not serving
-        yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=is_upper)
+        is_upper = tasks[0].variant.count > 0 or tasks[0].serving is not serving
+        yield replace(meter.progress(IndexStage.WARM, warmer.done, total, unit), upper=is_upper)
 
 
 def _missing(store: Store, namespaces: Sequence[Namespace], under: Sequence[Path]) -> int:

@@ -11,7 +11,7 @@ import torch
 from desk_rag.config import ModelSettings
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.calibration.gate import drifted, probe_kv
-from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.prefill import chunks_at_once, prefill_chunks, prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, build_prefix_variants
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.types import ChunkKV, LayerKV, Namespace, QuantizedKV
@@ -55,12 +55,16 @@ class Worker:
     def prefill(self, namespace: Namespace, texts: Sequence[str]) -> list[Prefilled]:
         """Return the chunk KV of these texts in a namespace."""
         model, variant, scheme = self._loaded[namespace]
-        done = []
-        for text in texts:
-            token_ids = tuple(model.prompt.chunk_ids(text))
+        chunks = [tuple(model.prompt.chunk_ids(text)) for text in texts]
+        done: list[Prefilled] = []
+        while len(done) < len(chunks):
+            rest = chunks[len(done) :]
+            on_gpu = model.device.type != "cpu"
+            part = rest[: chunks_at_once(model, variant.prefix, [len(ids) for ids in rest]) if on_gpu else 1]
             began = time.monotonic()
-            kv = on_cpu(quantize(prefill_chunk(model, variant.prefix, token_ids), scheme))
-            done.append(Prefilled(token_ids, kv, time.monotonic() - began))
+            coded = [on_cpu(quantize(kv, scheme)) for kv in prefill_chunks(model, variant.prefix, part)]
+            seconds = (time.monotonic() - began) / len(part)
+            done += [Prefilled(ids, kv, seconds) for ids, kv in zip(part, coded, strict=True)]
         return done
 
     def _load(self, setup: ModelSetup) -> None:

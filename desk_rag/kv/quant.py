@@ -135,6 +135,16 @@ def move_layer(layer: LayerKV, device: torch.device) -> LayerKV:
     return type(layer)(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
+def to_host(kv: QuantizedKV) -> QuantizedKV:
+    """Copy chunk KV to the CPU, each tensor to memory of its own."""
+
+    def moved(layer: LayerKV) -> LayerKV:
+        return type(layer)(*(getattr(layer, field.name).to("cpu", copy=True) for field in fields(layer)))
+
+    with torch.inference_mode(mode=False):
+        return QuantizedKV(tuple(moved(layer) for layer in kv.layers))
+
+
 def dequantize(kv: QuantizedKV) -> ChunkKV:
     """Dequantize all layers to fp32 [L, H, T, D]."""
     layers = [dequantize_layer(layer) for layer in kv.layers]

@@ -21,6 +21,8 @@ from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.errors import StoreFull
+from desk_rag.ingest import background_prefill
 from desk_rag.ingest.background_prefill import ChunkPrefiller, warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.freshness import look
@@ -634,6 +636,54 @@ def test_chunks_prefilled_together_are_stored_as_those_prefilled_alone(
         alone = dequantize(quantize(prefill.prefill_chunk(prepared.model, prepared.prefix, ids), prepared.scheme))
         for got, wanted in ((together.keys, alone.keys), (together.values, alone.values)):
             assert (got - wanted).square().mean().sqrt() < 0.01 * wanted.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_chunks_are_stored_while_the_next_ones_are_prefilled(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """As on a GPU: each pass begins before the chunks of the one before are stored, and the end waits for all."""
+    for n in range(4):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    sync()
+    monkeypatch.setattr(background_prefill, "_is_beside", lambda _: True)
+    monkeypatch.setattr(background_prefill, "_LAYER_SECONDS", 0.0)  # one chunk at a time
+    began, order, put = threading.Event(), [], sync.store.put_kv
+    whole = prefill.prefill_chunks
+
+    def prefilled(*args: Any, **rest: Any) -> list[ChunkKV]:
+        order.append("prefill")
+        if order.count("prefill") == 2:
+            began.set()
+        return whole(*args, **rest)
+
+    def stored(*args: Any) -> bool:
+        assert began.wait(60), "the second chunk waits for the first one's file"
+        order.append("store")
+        return not refused and put(*args)
+
+    monkeypatch.setattr(prefill, "prefill_chunks", prefilled)
+    monkeypatch.setattr(sync.store, "put_kv", stored)
+    events = list(warm(sync.store, prepared, DeviceLock(tmp_path / "run")))
+    assert order.count("prefill") == order.count("store") == events[-1].done == 6
+    assert order[:2] == ["prefill"] * 2 and order[-1] == "store"
+    assert [event.done for event in events] == sorted({event.done for event in events})
+    assert sync.store.counts(prepared.namespace).warm == (0 if refused else 6)
+
+
+def test_a_full_drive_met_while_the_next_chunk_is_prefilled_ends_the_stage(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync()
+    monkeypatch.setattr(background_prefill, "_is_beside", lambda _: True)
+
+    def full(*_: Any) -> bool:
+        raise StoreFull("The drive is full.", remedy="Make room.")
+
+    monkeypatch.setattr(sync.store, "put_kv", full)
+    (event,) = warm(sync.store, prepared, DeviceLock(tmp_path / "run"))
+    assert event.disk_full and event.waiting == "The drive is full." and event.done == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kv-store")]
 
 
 def test_a_chunk_that_fails_does_not_fail_those_prefilled_with_it(

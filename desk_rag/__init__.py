@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 from desk_rag import meta_device
 
@@ -13,6 +14,11 @@ __version__ = "0.1.0"
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# torch hands out a GPU's memory in segments, which can grow. Without that, gaps between them take so much of a card of
+# 6 GiB that answers fail which fit. Read when torch first uses a GPU.
+if sys.platform == "linux" and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 # Python looks for cycles of objects whenever a few hundred more are alive, which while torch and the models load means
 # ever more objects that stay: a tenth of the CPU time of a command.

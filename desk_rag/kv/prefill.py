@@ -1,4 +1,4 @@
-"""Prefill one chunk behind the shared prefix and keep its values and its keys before RoPE.
+"""Prefill chunks behind the shared prefix and keep their values and their keys before RoPE.
 
 A forward hook takes the keys from the last module before RoPE: `k_norm` where the model has one, else `k_proj`, else
 the key slice of `qkv_proj`. This is exact, needs no change to the model and works with weights quantized by
@@ -8,6 +8,7 @@ from the cache, which stores them unchanged.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,18 @@ from typing import Any
 import torch
 
 from desk_rag.errors import Cancelled
-from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.cache import LayerCache, SlabCache, SlabRows
 from desk_rag.kv.types import ChunkKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.layers import attention_layout
 from desk_rag.model.layers.attention_layout import KeyTap
 from desk_rag.model.layers.rotary import NO_POSITION, half_tables, unrotate
-from desk_rag.model.memory.steps import in_steps, tokens_at_once
+from desk_rag.model.memory.steps import free_bytes, in_steps, tokens_at_once
+
+_LAYERS_AHEAD = 2
+"""Layers that a GPU may have been given to do; more would keep an answer waiting that `stop` announces."""
+_BATCH_SHARE = 0.25
+"""Share of free memory that the keys and values of chunks prefilled together may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,52 @@ def prefill_chunk(
     return ChunkKV(keys[0] if len(keys) == 1 else torch.cat(keys, 2), values)
 
 
+def prefill_chunks(
+    model: LanguageModel,
+    prefix: PrefixKV,
+    chunks: Sequence[Sequence[int]],
+    stop: Callable[[], bool] | None = None,
+) -> list[ChunkKV]:
+    """Prefill several chunks in one pass, as `prefill_chunk` does one after the other.
+
+    The results are equal but for the rounding of larger matrix products. A GPU takes hardly longer for a few chunks
+    than for one. Raises torch's own error if memory does not suffice (see `chunks_at_once`).
+    """
+    if len(chunks) == 1:
+        return [prefill_chunk(model, prefix, chunks[0], stop)]
+    start, longest = prefix.num_tokens, max(map(len, chunks))
+    rows = SlabRows(model, len(chunks), start + longest)
+    for of_row in rows.caches:
+        prefix.write_to(of_row)
+    cache = LayerCache(rows.layers)
+    for layer in cache.layers:
+        layer.set_length(start)
+    # Padding stands behind a chunk's own tokens, which therefore never see it.
+    ids = torch.zeros((len(chunks), longest), dtype=torch.int64)
+    for row, chunk in enumerate(chunks):
+        ids[row, : len(chunk)] = torch.tensor(chunk)
+    with tap_keys(model) as tapped, _stoppable(model, stop):
+        model.forward_rows(ids.to(model.device), cache, start)
+    layers = [(tapped[index], layer.value_slab[:, :, start:]) for index, layer in enumerate(cache.layers)]
+    return [
+        ChunkKV(*(torch.stack([part[row, :, : len(chunk)] for part in kind]) for kind in zip(*layers, strict=True)))
+        for row, chunk in enumerate(chunks)
+    ]
+
+
+def chunks_at_once(model: LanguageModel, prefix: PrefixKV, lengths: Sequence[int]) -> int:
+    """Number of chunks, of these lengths in tokens, that `prefill_chunks` may take by the memory now free."""
+    per_token = 3 * model.spec.fp16_bytes_per_token  # slabs, keys before RoPE, results
+    room = _BATCH_SHARE * free_bytes(model.device)
+    count = len(lengths)
+    while count > 1:
+        tokens = count * (prefix.num_tokens + max(lengths[:count]))
+        if tokens * per_token <= room and tokens_at_once(model, 0, tokens) == tokens:
+            break
+        count -= 1
+    return count
+
+
 @contextmanager
 def tap_keys(model: LanguageModel) -> Iterator[dict[int, torch.Tensor]]:
     """While open, every forward pass stores its pre-RoPE keys [B, H, N, D] in the yielded dict, by layer."""
@@ -141,7 +193,13 @@ def _stoppable(model: LanguageModel, stop: Callable[[], bool] | None) -> Iterato
         yield
         return
 
+    begun: deque[torch.cuda.Event] = deque()
+
     def ask(_module: torch.nn.Module, _inputs: Any) -> None:
+        if model.device.type == "cuda":
+            begun.append(torch.cuda.current_stream(model.device).record_event())
+            if len(begun) > _LAYERS_AHEAD:
+                begun.popleft().synchronize()
         if stop():
             raise Cancelled("Prefill was interrupted to free the device for other work.")
 

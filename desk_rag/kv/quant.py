@@ -19,6 +19,8 @@ from desk_rag.kv.types import ChunkKV, Int8Layer, LayerKV, QuantizedKV, RawLayer
 _LEVELS = 127
 _SMALLEST_SCALE = 2.0**-14
 """Smallest normal fp16; a channel with less variation than this is coded as its zero point."""
+_NUMBERS_AT_ONCE = 1 << 22
+"""Keys that are quantized at once; several copies of them in fp32 are made meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +58,50 @@ class QuantScheme:
 def quantize(chunk: ChunkKV, scheme: QuantScheme, key_zeros: torch.Tensor | None = None) -> QuantizedKV:
     """Quantize a chunk; `key_zeros` [L, H, D] replaces the mid-range zero points (used for comparisons).
 
-    A layer whose scale or zero point overflows fp16 is kept raw.
+    A layer whose scale or zero point overflows fp16 is kept raw. Layers of one coding are quantized together, a few
+    million numbers at a time: on a GPU each operation on one layer would take longer to launch than to run.
     """
     assert len(scheme.layers) == chunk.keys.shape[0], "scheme and model differ in layers"
-    layers = []
-    for index, layer in enumerate(scheme.layers):
-        zeros = None if key_zeros is None else key_zeros[index]
-        layers.append(quantize_layer(chunk.keys[index], chunk.values[index], layer, zeros))
+    at_once = max(1, _NUMBERS_AT_ONCE // max(1, chunk.keys[0].numel()))
+    layers: list[LayerKV] = []
+    for coding, run in groupby(range(len(scheme.layers)), key=lambda index: scheme.layers[index]):
+        indices = list(run)
+        for start in range(indices[0], indices[-1] + 1, at_once):
+            part = slice(start, min(start + at_once, indices[-1] + 1))
+            zeros = None if key_zeros is None else key_zeros[part]
+            layers += _quantize_layers(chunk.keys[part], chunk.values[part], coding, zeros)
     return QuantizedKV(tuple(layers))
 
 
-def quantize_layer(
-    keys: torch.Tensor, values: torch.Tensor, scheme: LayerScheme, zeros: torch.Tensor | None = None
-) -> LayerKV:
+def quantize_layer(keys: torch.Tensor, values: torch.Tensor, scheme: LayerScheme) -> LayerKV:
     """Quantize keys and values [H, T, D] of any float dtype, on their device."""
+    return _quantize_layers(keys[None], values[None], scheme, None)[0]
+
+
+def _quantize_layers(
+    keys: torch.Tensor, values: torch.Tensor, scheme: LayerScheme, zeros: torch.Tensor | None
+) -> list[LayerKV]:
+    """Quantize keys and values [L, H, T, D]; `zeros` [L, H, D] or None."""
     if scheme.raw:
-        return _raw(keys, values)
+        return [_raw(*layer) for layer in zip(keys, values, strict=True)]
     exact_keys, exact_values = keys.float(), values.float()
-    num_tokens = keys.shape[1]
+    num_tokens = keys.shape[2]
     span = group_span(num_tokens, scheme.group)
-    starts = range(0, num_tokens, span)
-    groups = [exact_keys[:, start : start + span] for start in starts]
-    middles = [(part.amax(1) + part.amin(1)) / 2 if zeros is None else zeros.float() for part in groups]
-    key_zero = torch.stack(middles, 1).to(torch.float16)  # [H, G, D]
-    residuals = [part - key_zero[:, g, None].float() for g, part in enumerate(groups)]
-    key_scale = torch.stack([_scale_of(part.abs().amax(1)) for part in residuals], 1)
-    value_scale = _scale_of(exact_values.abs().amax(2))  # [H, T]
-    if not (key_zero.isfinite().all() and key_scale.isfinite().all() and value_scale.isfinite().all()):
-        return _raw(keys, values)
-    key_codes = torch.cat([_codes(part, key_scale[:, g, None]) for g, part in enumerate(residuals)], 1)
-    return Int8Layer(
-        keys=key_codes,
-        key_scale=key_scale,
-        key_zero=key_zero,
-        values=_codes(exact_values, value_scale[..., None]),
-        value_scale=value_scale,
-    )
+    groups = [exact_keys[:, :, start : start + span] for start in range(0, num_tokens, span)]
+    middles = [(part.amax(2) + part.amin(2)) / 2 if zeros is None else zeros.float() for part in groups]
+    key_zero = torch.stack(middles, 2).to(torch.float16)  # [L, H, G, D]
+    residuals = [part - key_zero[:, :, g, None].float() for g, part in enumerate(groups)]
+    key_scale = torch.stack([_scale_of(part.abs().amax(2)) for part in residuals], 2)
+    value_scale = _scale_of(exact_values.abs().amax(3))  # [L, H, T]
+    key_codes = torch.cat([_codes(part, key_scale[:, :, g, None]) for g, part in enumerate(residuals)], 2)
+    value_codes = _codes(exact_values, value_scale[..., None])
+    numbers = (key_zero, key_scale, value_scale)
+    is_finite = torch.stack([part.isfinite().flatten(1).all(1) for part in numbers]).all(0).tolist()
+    parts = zip(key_codes, key_scale, key_zero, value_codes, value_scale, strict=True)
+    return [
+        Int8Layer(*part) if fits else _raw(keys[layer], values[layer])
+        for layer, (part, fits) in enumerate(zip(parts, is_finite, strict=True))
+    ]
 
 
 def dequantize_layer(layer: LayerKV) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,6 +133,16 @@ def move_layer(layer: LayerKV, device: torch.device) -> LayerKV:
         return layer
     tensors = (getattr(layer, field.name) for field in fields(layer))
     return type(layer)(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+
+
+def to_host(kv: QuantizedKV) -> QuantizedKV:
+    """Copy chunk KV to the CPU, each tensor to memory of its own."""
+
+    def moved(layer: LayerKV) -> LayerKV:
+        return type(layer)(*(getattr(layer, field.name).to("cpu", copy=True) for field in fields(layer)))
+
+    with torch.inference_mode(mode=False):
+        return QuantizedKV(tuple(moved(layer) for layer in kv.layers))
 
 
 def dequantize(kv: QuantizedKV) -> ChunkKV:

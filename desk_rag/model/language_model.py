@@ -107,6 +107,13 @@ class LanguageModel:
         result: torch.Tensor = output.logits[0, -1]
         return result
 
+    def forward_rows(self, token_ids: torch.Tensor, cache: Any, start: int) -> None:
+        """Run ids [B, N] at positions start..start+N-1 of each row over `cache`, whose slabs have B rows."""
+        batch, count = token_ids.shape
+        positions = torch.arange(start, start + count, device=self.device).expand(batch, -1)
+        with torch.inference_mode(), self._threads(batch * count):
+            self.module.model(token_ids, past_key_values=cache, position_ids=positions, use_cache=True)
+
     def forward_all(self, token_ids: torch.Tensor, cache: Any, start: int) -> torch.Tensor:
         """As `forward`, with the logits [N, vocab] of every token: for scoring answers, not for making them."""
         positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 LOCAL = "local"
 """Address that starts workers on this machine alone."""
-_TOGETHER = 4
+_TOGETHER = 8
 """Chunks of one task: few, because they are all computed again if their worker dies."""
 _AHEAD = 2
 """Tasks per worker, so that the next one is there when one ends."""

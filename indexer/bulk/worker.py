@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-
-import torch
+from dataclasses import dataclass
 
 from desk_rag.config import ModelSettings
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.calibration.gate import drifted, probe_kv
-from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.prefill import chunks_at_once, prefill_chunks, prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, build_prefix_variants
-from desk_rag.kv.quant import QuantScheme, quantize
-from desk_rag.kv.types import ChunkKV, LayerKV, Namespace, QuantizedKV
+from desk_rag.kv.quant import QuantScheme, quantize, to_host
+from desk_rag.kv.types import ChunkKV, Namespace, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
 
@@ -55,12 +53,16 @@ class Worker:
     def prefill(self, namespace: Namespace, texts: Sequence[str]) -> list[Prefilled]:
         """Return the chunk KV of these texts in a namespace."""
         model, variant, scheme = self._loaded[namespace]
-        done = []
-        for text in texts:
-            token_ids = tuple(model.prompt.chunk_ids(text))
+        chunks = [tuple(model.prompt.chunk_ids(text)) for text in texts]
+        done: list[Prefilled] = []
+        while len(done) < len(chunks):
+            rest = chunks[len(done) :]
+            on_gpu = model.device.type != "cpu"
+            part = rest[: chunks_at_once(model, variant.prefix, [len(ids) for ids in rest]) if on_gpu else 1]
             began = time.monotonic()
-            kv = on_cpu(quantize(prefill_chunk(model, variant.prefix, token_ids), scheme))
-            done.append(Prefilled(token_ids, kv, time.monotonic() - began))
+            coded = [to_host(quantize(kv, scheme)) for kv in prefill_chunks(model, variant.prefix, part)]
+            seconds = (time.monotonic() - began) / len(part)
+            done += [Prefilled(ids, kv, seconds) for ids, kv in zip(part, coded, strict=True)]
         return done
 
     def _load(self, setup: ModelSetup) -> None:
@@ -75,14 +77,3 @@ class Worker:
                 remedy="Install the same version of desk-rag with the same weights on every machine of the cluster.",
             )
         self._loaded |= {one.namespace: (model, one, setup.scheme) for one in variants.variants}
-
-
-def on_cpu(kv: QuantizedKV) -> QuantizedKV:
-    """Copy chunk KV to the CPU, each tensor by itself: one that shares memory would be sent with all of it."""
-
-    def moved(layer: LayerKV) -> LayerKV:
-        tensors = {one.name: getattr(layer, one.name) for one in fields(layer)}
-        return replace(layer, **{name: tensor.to("cpu").clone() for name, tensor in tensors.items()})
-
-    with torch.inference_mode(mode=False):
-        return QuantizedKV(tuple(moved(layer) for layer in kv.layers))

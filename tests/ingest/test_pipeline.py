@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from desk_rag.answering.auxiliary import open_auxiliary
 from desk_rag.answering.serving_model import prepare_model
@@ -19,20 +21,25 @@ from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
-from desk_rag.ingest.background_prefill import warm_pending
+from desk_rag.errors import StoreFull
+from desk_rag.ingest import background_prefill
+from desk_rag.ingest.background_prefill import ChunkPrefiller, warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.freshness import look
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.preview import changes
-from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv import prefill
+from desk_rag.kv.identity import kv_key
+from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
-from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.quant import LayerScheme, QuantScheme, dequantize, quantize
 from desk_rag.kv.serving import ServingModel
-from desk_rag.kv.types import Namespace
+from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 from desk_rag.model.prompt import PromptFormat
 from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.store.kv import chunk_file
 from desk_rag.store.store import Store
 from tests.loaded_once import loaded_once
 from tests.models import FAMILIES, build_model
@@ -600,6 +607,125 @@ def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: Serv
     assert [(e.stage, e.done, e.total) for e in events] == [(IndexStage.WARM, 1, 2), (IndexStage.WARM, 2, 2)]
     assert sync.store.counts(prepared.namespace).warm == 2
     assert list(warm(sync.store, prepared, DeviceLock(tmp_path / "run"))) == []
+
+
+def chunk_ids_of(sync: Sync, prepared: ServingModel) -> list[list[int]]:
+    passages = [one for row in sync.store.documents() for one in sync.store.passages_of(row.path)]
+    return [list(prepared.model.prompt.chunk_ids(one.chunk.text)) for one in passages]
+
+
+def test_chunks_prefilled_together_are_stored_as_those_prefilled_alone(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path
+) -> None:
+    for n in range(4):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal. " * (n + 1))
+    sync()
+    sync.store.register_model(prepared.prefix_variants.namespaces, None)
+    warmer = ChunkPrefiller(sync.store, prepared, DeviceLock(tmp_path / "run"), never)
+    warmer._at_once = 4  # as on a GPU
+    sizes = []
+    while tasks := warmer.next():
+        sizes.append(len(tasks))
+        assert warmer.warm(tasks) == ""
+    assert sizes == [4, 2] and warmer.done == 6
+    for ids in chunk_ids_of(sync, prepared):
+        key = kv_key(prepared.namespace, ids)
+        (file,) = sync.store.kv_files([key])
+        assert file is not None
+        together = dequantize(chunk_file.read(file.path, key))
+        alone = dequantize(quantize(prefill.prefill_chunk(prepared.model, prepared.prefix, ids), prepared.scheme))
+        for got, wanted in ((together.keys, alone.keys), (together.values, alone.values)):
+            assert (got - wanted).square().mean().sqrt() < 0.01 * wanted.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_chunks_are_stored_while_the_next_ones_are_prefilled(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """As on a GPU: each pass begins before the chunks of the one before are stored, and the end waits for all."""
+    for n in range(4):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    sync()
+    monkeypatch.setattr(background_prefill, "_is_beside", lambda _: True)
+    monkeypatch.setattr(background_prefill, "_LAYER_SECONDS", 0.0)  # one chunk at a time
+    began, order, put = threading.Event(), [], sync.store.put_kv
+    whole = prefill.prefill_chunks
+
+    def prefilled(*args: Any, **rest: Any) -> list[ChunkKV]:
+        order.append("prefill")
+        if order.count("prefill") == 2:
+            began.set()
+        return whole(*args, **rest)
+
+    def stored(*args: Any) -> bool:
+        assert began.wait(60), "the second chunk waits for the first one's file"
+        order.append("store")
+        return not refused and put(*args)
+
+    monkeypatch.setattr(prefill, "prefill_chunks", prefilled)
+    monkeypatch.setattr(sync.store, "put_kv", stored)
+    events = list(warm(sync.store, prepared, DeviceLock(tmp_path / "run")))
+    assert order.count("prefill") == order.count("store") == events[-1].done == 6
+    assert order[:2] == ["prefill"] * 2 and order[-1] == "store"
+    assert [event.done for event in events] == sorted({event.done for event in events})
+    assert sync.store.counts(prepared.namespace).warm == (0 if refused else 6)
+
+
+def test_a_full_drive_met_while_the_next_chunk_is_prefilled_ends_the_stage(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync()
+    monkeypatch.setattr(background_prefill, "_is_beside", lambda _: True)
+
+    def full(*_: Any) -> bool:
+        raise StoreFull("The drive is full.", remedy="Make room.")
+
+    monkeypatch.setattr(sync.store, "put_kv", full)
+    (event,) = warm(sync.store, prepared, DeviceLock(tmp_path / "run"))
+    assert event.disk_full and event.waiting == "The drive is full." and event.done == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kv-store")]
+
+
+def test_a_chunk_that_fails_does_not_fail_those_prefilled_with_it(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync()
+    sync.store.register_model(prepared.prefix_variants.namespaces, None)
+    bad = list(prepared.model.prompt.chunk_ids(sync.store.passages_of(docs / "note.txt")[0].chunk.text))
+    whole = prefill.prefill_chunks
+
+    def fussy(model: LanguageModel, prefix: PrefixKV, chunks: list[list[int]], **rest: Any) -> list[ChunkKV]:
+        if bad in [list(ids) for ids in chunks]:
+            raise ValueError("no")
+        return whole(model, prefix, chunks, **rest)
+
+    monkeypatch.setattr(prefill, "prefill_chunks", fussy)
+    warmer = ChunkPrefiller(sync.store, prepared, DeviceLock(tmp_path / "run"), never)
+    warmer._at_once = 2
+    outcomes = []
+    while tasks := warmer.next():
+        outcomes.append((len(tasks), warmer.warm(tasks)))
+    assert outcomes == [(2, None), (1, ""), (1, "")]
+    assert sync.store.counts(prepared.namespace).warm == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds_of_layer", "sizes"), [(0.005, [1, 2, 4, 8, 8]), (0.015, [1, 1, 1, 1, 1]), (0.1, [1, 1, 1, 1, 1])]
+)
+def test_so_many_chunks_go_together_on_a_gpu_that_an_answer_waits_briefly(
+    sync: Sync, prepared: ServingModel, tmp_path: Path, seconds_of_layer: float, sizes: list[int]
+) -> None:
+    warmer = ChunkPrefiller(sync.store, prepared, DeviceLock(tmp_path / "run"), never)
+    on_gpu = replace(prepared.model, device=torch.device("cuda", 0))
+    actual = []
+    for _ in sizes:
+        actual.append(warmer._at_once)
+        warmer._adapt(on_gpu, warmer._at_once, seconds_of_layer * on_gpu.spec.num_layers)
+    assert actual == sizes
+    warmer._adapt(on_gpu, 8, 0.1 * on_gpu.spec.num_layers)
+    assert warmer._at_once == 4
+    warmer._adapt(prepared.model, 4, 0.0)
+    assert warmer._at_once == 4, "a CPU gains nothing by it"
 
 
 def test_the_auxiliary_model_is_warmed_after_the_answering_one_and_by_its_own_coding(

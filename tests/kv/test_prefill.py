@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from desk_rag.errors import Cancelled
+from desk_rag.kv import prefill
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix, tap_keys
+from desk_rag.kv.prefill import PrefixKV, chunks_at_once, prefill_chunk, prefill_chunks, prefill_prefix, tap_keys
 from desk_rag.kv.rope import build_tables, rotate
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.layers.rotary import NO_POSITION
@@ -58,6 +59,45 @@ def test_a_chunk_of_as_many_tokens_as_heads_is_captured_the_right_way_round(name
     long = prefill_chunk(model, prefix, IDS)
     torch.testing.assert_close(short.keys, long.keys[:, :, :tokens], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(short.values, long.values[:, :, :tokens], rtol=1e-4, atol=1e-5)
+
+
+@each_family
+def test_chunks_prefilled_together_are_those_prefilled_alone(family) -> None:  # type: ignore[no-untyped-def]
+    model = build_model(family)
+    prefix = prefill_prefix(model)
+    chunks = [IDS, list(range(100, 112)), IDS[3:20]]
+    together = prefill_chunks(model, prefix, chunks)
+    for ids, kv in zip(chunks, together, strict=True):
+        alone = prefill_chunk(model, prefix, ids)
+        torch.testing.assert_close(kv.keys, alone.keys, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(kv.values, alone.values, rtol=1e-4, atol=1e-4)
+    # The control: what another chunk of the same length has is something else.
+    other = prefill_chunk(model, prefix, chunks[1])
+    assert (together[0].values[:, :, :12] - other.values).abs().max() > 1e-2
+    assert not count_hooks(model)
+
+
+def test_chunks_together_are_stopped_within_a_layer() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    prefix = prefill_prefix(model)
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 2
+
+    with pytest.raises(Cancelled):
+        prefill_chunks(model, prefix, [IDS, IDS[:9]], stop)
+    assert len(asked) == 2 and not count_hooks(model)
+
+
+def test_as_many_chunks_go_together_as_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(BY_NAME["qwen2"])
+    prefix = prefill_prefix(model)
+    of_chunk = 3 * model.spec.fp16_bytes_per_token * (prefix.num_tokens + 100)
+    for chunks, count in ((0.5, 1), (1.5, 1), (3.5, 3), (9.0, 4)):
+        monkeypatch.setattr(prefill, "free_bytes", lambda _, chunks=chunks: int(4 * chunks * of_chunk))
+        assert chunks_at_once(model, prefix, [100, 90, 100, 100]) == count
 
 
 def test_the_prefix_is_what_an_ordinary_pass_leaves_in_the_cache() -> None:

@@ -14,7 +14,7 @@ from desk_rag.answering.evidence.selection import EvidenceSelector
 from desk_rag.answering.generation import refusal_probability
 from desk_rag.bench.answer_quality.data.sample import Sample, digest_of
 from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way
-from desk_rag.bench.answer_quality.prefill import prefill_chunks
+from desk_rag.bench.answer_quality.prefill import quantized_chunks
 from desk_rag.bench.answer_quality.results_cache import Answered, Entry, Journal
 from desk_rag.bench.answer_quality.run import NO_PREFIX, Item, Said, Setting, Shelved, ask, to_item
 from desk_rag.bench.answer_quality.score import Judge, mark
@@ -205,7 +205,8 @@ def _prefilled(
     known: dict[Shelved, QuantizedKV] = {}
     for count in sorted({count for count, _ in wanted}):
         chunks = [ids for rung, ids in wanted if rung == count]
-        known |= {(count, ids): kv for ids, kv in prefill_chunks(setting.model, before[count], chunks, scheme).items()}
+        coded = quantized_chunks(setting.model, before[count], chunks, scheme)
+        known |= {(count, ids): kv for ids, kv in coded.items()}
     return known
 
 

@@ -22,7 +22,7 @@ from desk_rag.kv.loading.load import Load
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.positions import StitchPlan, plan
-from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
+from desk_rag.kv.prefill import PrefixKV, prefill_chunks, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import sdpa
@@ -50,7 +50,7 @@ class ServedModel:
         compare_products: bool = False,
     ) -> None:
         """`compare_products` serves a second pass over the same cache, whose products are all bitsandbytes' own."""
-        self.model, self.pool, self.device, self._chunk = model, pool, model.device, chunk
+        self.model, self.pool, self.device, self.chunk = model, pool, model.device, chunk
         self.prefix: PrefixKV = prefill_prefix(model)
         capacity = self.prefix.num_tokens + longest + 2 * QUESTION
         with ledger.part("slab and tables"):
@@ -81,17 +81,17 @@ class ServedModel:
 
     def lengths(self, context: int) -> list[int]:
         """Tokens of each chunk of a context."""
-        return synthetic.lengths(context, self._chunk)
+        return synthetic.lengths(context, self.chunk)
 
     def prefill_chunks(self, count: int) -> int:
-        """Prefill and quantise that many chunks, as idle work does; returns their tokens."""
+        """Prefill and quantise that many chunks together, as idle work does; returns their tokens."""
         scheme = QuantScheme.uniform(self.model.spec.num_layers)
-        for _ in range(count):
-            ids = shapes.random_ids(self.model, 1, self._chunk)[0].tolist()
-            quantize(prefill_chunk(self.model, self.prefix, ids), scheme)
+        ids = shapes.random_ids(self.model, count, self.chunk).tolist()
+        for kv in prefill_chunks(self.model, self.prefix, ids):
+            quantize(kv, scheme)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return count * self._chunk
+        return count * self.chunk
 
     @contextmanager
     def attached(self, load: Load, where: StitchPlan, fused: FusedDecoder | None = None) -> Iterator[Pass]:

@@ -58,7 +58,7 @@ def tokens_at_once(model: Any, cached: int, count: int) -> int:
     """Tokens that one pass over a loaded model may take, of `count` behind `cached` others, by the memory now free."""
     if count <= _UNPLANNED:
         return count
-    return prefill_step(_free_bytes(model.device), shape_of(model), cached + count, count)
+    return prefill_step(free_bytes(model.device), shape_of(model), cached + count, count)
 
 
 def shape_of(model: Any) -> PassShape:
@@ -85,7 +85,7 @@ def _widest_gates(config: Any) -> int:
     return max(int(size or 0) for size in sizes)
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Free memory, with what torch's allocator holds of a GPU's without using it."""
     if device.type != "cuda":
         return int(psutil.virtual_memory().available)

@@ -11,7 +11,7 @@ from desk_rag.answering import generation
 from desk_rag.bench.answer_quality.batch import BatchCache, append
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import FULL, Mode, Way
-from desk_rag.bench.answer_quality.prefill import prefill_chunks
+from desk_rag.bench.answer_quality.prefill import quantized_chunks
 from desk_rag.bench.answer_quality.run import Said, Setting, ask, divergence, to_item
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
@@ -57,7 +57,7 @@ def run(setting: Setting, mode: Mode, asked: list[Sample], full: list[Said] | No
     known = {
         (rung.count, ids): kv
         for rung in rungs
-        for ids, kv in prefill_chunks(setting.model, rung.prefix, chunks, scheme).items()
+        for ids, kv in quantized_chunks(setting.model, rung.prefix, chunks, scheme).items()
     }
     return ask(setting, mode, items, known, full)
 
@@ -179,7 +179,7 @@ def test_top1_is_teacher_forced_along_full_prefills_answer() -> None:
 
 def _prefilled(setting: Setting, sample: Sample, cache: BatchCache) -> torch.Tensor:
     model, item = setting.model, to_item(sample, setting)
-    known = prefill_chunks(model, setting.prefix, item.chunks, QuantScheme.uniform(model.spec.num_layers))
+    known = quantized_chunks(model, setting.prefix, item.chunks, QuantScheme.uniform(model.spec.num_layers))
     where = plan(setting.prefix.num_tokens, [len(ids) for ids in item.chunks])
     row = cache.row(0)
     stitch(model, where, setting.prefix, [known[ids] for ids in item.chunks], setting.tables, row)
@@ -195,7 +195,7 @@ def test_chunks_prefilled_together_are_those_prefilled_alone(name: str) -> None:
     prefix = prefill_prefix(model)
     chunks = [tuple(model.prompt.chunk_ids(text)) for texts, _ in CASES for text in texts]
     exact = QuantScheme.uniform(model.spec.num_layers, LayerScheme(raw=True))
-    together = prefill_chunks(model, prefix, chunks, exact)
+    together = quantized_chunks(model, prefix, chunks, exact)
     assert set(together) == set(chunks)
     for ids in chunks:
         alone = prefill_chunk(model, prefix, ids)
@@ -209,7 +209,7 @@ def test_layers_coded_at_once_have_the_codes_of_layers_coded_one_by_one() -> Non
     prefix = prefill_prefix(model)
     ids = tuple(model.prompt.chunk_ids("Only one chunk, so that both sides are the same product."))
     scheme = QuantScheme.uniform(model.spec.num_layers)
-    (kv,) = prefill_chunks(model, prefix, [ids], scheme).values()
+    (kv,) = quantized_chunks(model, prefix, [ids], scheme).values()
     for got, wanted in zip(kv.layers, quantize(prefill_chunk(model, prefix, ids), scheme).layers, strict=True):
         assert isinstance(got, Int8Layer) and isinstance(wanted, Int8Layer)
         assert torch.equal(got.keys, wanted.keys) and torch.equal(got.values, wanted.values)

@@ -15,7 +15,7 @@ from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.bench import quality
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import FULL, Mode, Way
-from desk_rag.bench.answer_quality.prefill import prefill_chunks
+from desk_rag.bench.answer_quality.prefill import quantized_chunks
 from desk_rag.bench.answer_quality.run import Setting, ask, to_item
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
@@ -65,7 +65,7 @@ def test_rows_side_by_side_say_what_the_product_says(setting: Setting) -> None:
     model = setting.model
     items = [to_item(sample, setting) for sample in SAMPLES]
     chunks = [ids for item in items for ids in item.chunks]
-    coded = prefill_chunks(model, setting.prefix, chunks, QuantScheme.uniform(model.spec.num_layers))
+    coded = quantized_chunks(model, setting.prefix, chunks, QuantScheme.uniform(model.spec.num_layers))
     known = {(0, ids): kv for ids, kv in coded.items()}
     full = ask(setting, FULL, items, known, None)
     stitched = ask(setting, Mode(Way.REORDERED), items, known, full)

@@ -165,12 +165,12 @@ def test_a_machine_with_another_model_and_workers_that_die_end_the_run(
 
 def test_results_carry_no_memory_of_others() -> None:
     """A slice is sent as the whole tensor that it shares memory with, unless it is copied."""
-    from desk_rag.indexer.bulk.worker import on_cpu
+    from desk_rag.kv.quant import to_host
     from desk_rag.kv.types import QuantizedKV, RawLayer
 
     large = torch.arange(4096.0).view(1, 64, 64)
     kv = QuantizedKV((RawLayer(large[:, :2], large[:, 2:4]),))
-    copied = on_cpu(kv)
+    copied = to_host(kv)
     for one in fields(RawLayer):
         tensor = getattr(copied.layers[0], one.name)
         assert torch.equal(tensor, getattr(kv.layers[0], one.name))

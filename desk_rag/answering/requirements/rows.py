@@ -19,6 +19,7 @@ from desk_rag.answering.requirements.mentions import ENUMERATED, YEAR
 from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.statements.matters import is_contrary
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event, is_price_list
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
@@ -97,10 +98,11 @@ def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
     requirements = Requirements(question)
     if _ENUMERATED.match(question):
         return _enumerated(requirements, places)
+    has_prices = asks_price(question) and any(map(is_price_list, places))
     rated = [
         (covered, lookup)
         for place in dict.fromkeys(places)
-        for covered, lookup in _rows(question, wanted, requirements, place)
+        for covered, lookup in _rows(question, wanted, requirements, place, has_prices=has_prices)
     ]
     rated.sort(key=lambda pair: -pair[0])
     if not rated or rated[0][0] < _LEAST_COVERED:
@@ -132,10 +134,14 @@ def fields(text: str) -> list[_Field]:
     return cells
 
 
-def _rows(question: str, wanted: set[str], requirements: Requirements, place: Place) -> Iterator[tuple[float, Lookup]]:
+def _rows(
+    question: str, wanted: set[str], requirements: Requirements, place: Place, *, has_prices: bool
+) -> Iterator[tuple[float, Lookup]]:
+    """Yield the rows that fit; with `has_prices` none of what was booked or paid on one day."""
     begin, of_letters, rows = 0, asks_of_letters(question), list[tuple[int, str, list[_Field]]]()
     for line in place.text.split("\n"):
-        cells = fields(line) if "; " in line and (of_letters or not is_header(line)) else []
+        is_row = "; " in line and (of_letters or not is_header(line)) and not (has_prices and is_event(line))
+        cells = fields(line) if is_row else []
         if len(cells) > 1 and begin >= place.body:
             rows.append((begin, line, cells))
         begin += len(line) + 1

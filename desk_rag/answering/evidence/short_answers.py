@@ -24,19 +24,7 @@ _PERIOD = re.compile(
 """A time of day with the one until which it lasts, and its day."""
 _DATES = re.compile(rf"\b(?P<first>{_DATE})\s*(?:to|until|till|-|–|—)\s*(?P<last>{_DATE})(?!\d)", re.I)
 """A period of days; only its first or last is cut out of it, where the question asks for that."""
-_MONTHS_ABROAD = (
-    "januar|februar|märz|april|mai|juni|juli|august|september|oktober|november|dezember|jänner|januari|februari|maart|mei|"
-    "augustus|december|janvier|février|mars|avril|juin|juillet|août|septembre|octobre|novembre|décembre|enero|febrero|"
-    "marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre|gennaio|febbraio|aprile|maggio|giugno|"
-    "luglio|settembre|ottobre|dicembre|(?:jan|feb|mär|apr|jun|jul|aug|sept?|okt|oct|nov|dez|déc|dec|dic|janv|févr|avr|juil|"
-    "mrt|ene|abr|genn?|magg?|giu|lug|ago|set|ott)(?=\\.)"
-)
-_VALUE_ABROAD = re.compile(
-    rf"\b\d{{1,2}}(?:\.|er|º)?\s+(?:de\s+)?(?:{_MONTHS_ABROAD})\b(?:\.?\s+(?:de\s+)?\d{{4}})?"
-    r"|(?:€\s?)?\b\d(?:[\d.\s]*\d)?(?:,\d+)?\s?(?:€|EUR\b|Euros?\b)",
-    re.I,
-)
-"""A date or an amount in German, French, Spanish, Italian or Dutch; the span scorer knows English ones."""
+_WORD = re.compile(r"[^\W\d_]{3}")
 _ASKS_START = re.compile(r"^(?:from\s+when|since\s+when)\b|\b(?:start|begin|open)s?\b", re.I)
 _ASKS_END = re.compile(
     r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:(?:end|finish|close|over)(?:s|es)?|expires?)\b", re.I
@@ -97,7 +85,7 @@ _PEOPLE = re.compile(rf"(?<=: ){_PERSON}(?:(?:,\s+|\s+and\s+|,\s+and\s+|\s*&\s*)
 """A cell with several people: 'holders: Irma Janssen, Nadia Ferrer'."""
 _COMMA = r",\s+(?!and\b|or\b)"
 _JOINS = r"(?:to|of|with|from|for|by)\b"
-_THING = rf"(?!{_JOINS})[^\s,;:.()!?]+(?:\s(?!(?:and|or|in|on|at)\b|{_JOINS})[^\s,;:.()!?]+){{0,3}}?"
+_THING = rf"(?!{_JOINS})[^\s,;:.()!?]+(?:\s(?!(?:and|or|in|on|at)\b|[–—-]\s|{_JOINS})[^\s,;:.()!?]+){{0,3}}?"
 _LISTS = re.compile(
     r"(?:^(?=[^\s,]+,)|[:(]\s|\b(?i:to|of|with|from|for|by|is|are|was|were|(?:eat|drink|use|contain|include|hold|need|get|bring|buy|take|make|play"
     r"|sell|grow|keep|wear|have|like|bought|took|made|sold|grew|kept|wore|had|has|brought|got|held|ate)(?:s|ed|d)?)\s)"
@@ -123,7 +111,7 @@ class ShortAnswers:
 
     def __init__(self, question: str, sentence: str) -> None:
         self._question, self._sentence = question, sentence
-        self._kind = kind_asked(question)
+        self._kind, self._is_abroad = kind_asked(question), foreign_language(question) != ""
         mark = _NUMBER_MARK.match(sentence)
         self._mark_end = mark.end() if mark is not None else 0
         asks_open = _OPEN.search(question) is not None
@@ -133,8 +121,6 @@ class ShortAnswers:
         self._people = [cell.span() for cell in _PEOPLE.finditer(sentence)] if asks_who else []
         asks_side = _ASKS_START.search(question) or _ASKS_END.search(question)
         patterns = (_PERIOD, _DATES) if asks_side else (_PERIOD,)
-        is_abroad = foreign_language(question) != ""
-        self._values = [value.span() for value in _VALUE_ABROAD.finditer(sentence)] if is_abroad else []
         is_time = self._kind is AnswerKind.TIME
         self._periods = [period for one in patterns for period in one.finditer(sentence)] if is_time else []
 
@@ -149,9 +135,8 @@ class ShortAnswers:
         for period in self._periods:
             if period.start() <= begin and end <= period.end():
                 return self._of_period(period)
-        for first, last in self._values:
-            if first <= begin and end <= last:
-                return first, last
+        if self._is_abroad and not _WORD.search(self._sentence[begin:end]):
+            return self._mark_end, len(self._sentence)  # '3' of '3. Mai 2024' in a language whose dates are not known
         trimmed = self._trimmed(begin, end)
         trimmed = (self._with_share(trimmed[0]), trimmed[1]) if trimmed is not None else None
         if trimmed is not None and self._kind is None and _ASKS_WHAT.match(self._question):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
-from desk_rag.answering.questions.disagreement import labels
 from desk_rag.answering.questions.folder import (
     about_file,
     changes,
@@ -39,7 +38,6 @@ _WAYS: tuple[_Answering, ...] = (
     days.answer,
     written_by.who,
     written_by.when,
-    labels.by_label,
 )
 
 

@@ -34,8 +34,7 @@ from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, within_files, without_file_names
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
-from desk_rag.answering.questions.one_fact.dated_entry import day_meant, name_day
-from desk_rag.answering.questions.one_fact.entries import by_entries
+from desk_rag.answering.questions.one_fact.entries import by_entries, day_meant
 from desk_rag.answering.questions.one_fact.holders import name_predecessor
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
@@ -269,7 +268,7 @@ def _with_name(
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
-    events = name_day(mails.name_first_person(_read(reader, question, look), question), question)
+    events = mails.name_first_person(_read(reader, question, look), question)
     events = name_predecessor(events, reader.store, question, look.under)
     of_days = by_entries(
         events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer

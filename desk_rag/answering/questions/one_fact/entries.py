@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
-from desk_rag.answering.questions.disagreement.newest import day_of, writing_of_passage
+from desk_rag.answering.questions.disagreement.newest import day_of, writing_of, writing_of_passage
 from desk_rag.answering.questions.disagreement.values import WORD, value_in
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import some_of
 from desk_rag.answering.questions.one_fact.rewriting import DOUBTED
 from desk_rag.answering.questions.whole_folder import show
+from desk_rag.answering.requirements.answer_kinds import asks_whether
 from desk_rag.answering.requirements.correspondence import is_header
-from desk_rag.answering.requirements.dates import Date, dates, in_words
+from desk_rag.answering.requirements.dates import Date, dates, in_words, relative_note
 from desk_rag.answering.requirements.places import Place, place_of_passage
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading, day_in_name
@@ -108,10 +109,13 @@ def by_entries(
             continue
         done = event.answer
         is_plan = done.found and bool(done.citations) and only_planned(done.citations[0].quote)
-        is_sure = done.found and not done.doubtful and not is_plan
+        is_sure = done.found and not done.doubtful and not is_plan and _says_day(done, question)
         entries = [] if done.stopped or (is_sure and order is None) else _entries(
             store, question, under, embedder, span_scorer, with_own=order is not None
         )  # fmt: skip
+        in_words_asked = [entry for entry in entries if entry.says_all]
+        if order is not None and len({entry.day for entry in in_words_asked}) > 1:
+            entries = in_words_asked
         days = sorted({entry.day for entry in entries if entry.answers})
         if order is not None and len(days) > 1:
             yield from _answered(store, replace(done, citations=()), *_of_order(entries, days, order), planned=False)
@@ -120,6 +124,12 @@ def by_entries(
             yield from _answered(store, done, best, in_words(best.day), planned=is_plan)
         else:
             yield from (*held_back, event)
+
+
+def _says_day(done: Answer, question: str) -> bool:
+    """True unless a question asks for a day, and the only quote has none, as an entry of a diary."""
+    asks_whether_done = asks_whether(question) or len(done.citations) != 1
+    return asks_whether_done or bool(dates(done.citations[0].quote))
 
 
 def _of_order(entries: Sequence[_Entry], days: Sequence[date], order: re.Match[str]) -> tuple[_Entry, str]:
@@ -160,6 +170,15 @@ def _answered(store: Store, done: Answer, entry: _Entry, text: str, *, planned: 
             unmet=(), notices=tuple(notices),
         )
     )  # fmt: skip
+
+
+def day_meant(store: Store, done: Answer) -> str:
+    """A sentence about the day that 'today' is in the document that is quoted; empty if the answer has no such word."""
+    quoted = done.citations[0]
+    day = day_of(store, writing_of(quoted))
+    with suppress(ValueError):  # a month or year alone, or 31 February
+        return relative_note(done.text, date(day.year, day.month, day.day), quoted.path.name) if day is not None else ""
+    return ""
 
 
 def _entries(

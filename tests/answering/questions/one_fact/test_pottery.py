@@ -39,6 +39,7 @@ _FILES = {
         "# Students\n\n## Priya Nand\n\nComes on Thursdays. Allergic to latex and wool.\n\n## Frances Adair\n\nComes on"
         " Saturdays. She cannot eat nuts or shellfish.\n"
     ),
+    "people/cat.txt": "Cat\n\n2024-06-12 vaccination, weight 4.1 kg\n2025-06-18 vaccination, weight 4.8 kg\n",
     "family/my family.md": (
         "# My family\n\nMy father Edmund Holt was born on 4 May 1931 and died on 19 November 1998 in York.\n\nMy mother"
         " Agnes Holt was born on 2 August 1935. She died on 7 January 2011.\n"
@@ -94,6 +95,7 @@ def test_the_answer_is_whole_and_of_the_thing_asked_about(engine: AnswerEngine, 
         ("When was the first inspection of the kiln?", "12 March 2024 (the first of 3 days"),
         ("Who did the last inspection of the kiln?", "Ms Orrin (17 June 2025, the last of"),
         ("Who inspected the kiln last?", "Ms Orrin (17 June 2025, the last of"),
+        ("How much did the cat weigh last?", "4.8 kg (18 June 2025, the last of 2 days"),
     ],
 )
 def test_last_is_the_latest_of_all_days_and_not_the_nearest_sentence(

@@ -35,7 +35,6 @@ from desk_rag.answering.questions.narrowing import named_files, narrow, within_f
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.entries import by_entries, day_meant
-from desk_rag.answering.questions.one_fact.holders import name_predecessor
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
@@ -269,7 +268,6 @@ def _with_name(
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
     events = mails.name_first_person(_read(reader, question, look), question)
-    events = name_predecessor(events, reader.store, question, look.under)
     of_days = by_entries(
         events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
     )

@@ -130,8 +130,6 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     within = within_files(question, named.indexed)
     if (yield from _passing(folder_answer(reader.store, question, under, within, named.indexed))):
         return
-    if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
-        return
     inside = whole_folder(within) if within else None
     if inside is not None and (yield from _of_whole_folder(reader, within, inside, named.indexed)):
         return

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
+from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -40,6 +41,10 @@ _STATED = re.compile(
     r"(?P<value>(?:[^,;(]|(?<=\d),(?=\d))+)"
 )
 _VALUE = re.compile(r"^(?:[€$£]?\d|[A-Z]|(?:the|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve)\b)")
+_CONTACTS: dict[AnswerKind | None, re.Pattern[str]] = {
+    AnswerKind.PHONE: re.compile(r"(?<![\w-])\+?\(?\d(?:[\s()/.-]{0,2}\d){5,14}(?![\w-])"),
+    AnswerKind.ADDRESS: re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+}
 _LONGEST_VALUE = 12
 """Words of a value; more are a sentence, in which the pointer finds the answer."""
 _FREE = content_stems("much does have has use uses used pay due responsible liable charge live lives lived")
@@ -71,6 +76,23 @@ def look_up_label(question: str, places: Sequence[Place]) -> Lookup | None:
     least = min(extra for extra, _ in fitting)
     best = [line for extra, line in fitting if extra == least]
     return best[0] if len({line.text.casefold() for line in best}) == 1 else None
+
+
+def look_up_contact(question: str, places: Sequence[Place]) -> Lookup | None:
+    """Return the only phone number or mail address in a sentence about the named person; None without one."""
+    pattern = _CONTACTS.get(kind_asked(question))
+    requirements = Requirements(question)
+    if pattern is None or not requirements:
+        return None
+    lines = []
+    for place in dict.fromkeys(places):
+        for unit in quotable(place.text):
+            values = [match for match in pattern.finditer(unit) if not dates(match.group())]
+            begin = place.text.find(unit)
+            if len(values) == 1 and requirements.worst(place, begin, begin + len(unit)) is Fit.STATED:
+                first, last = values[0].span()
+                lines.append(Lookup(place, begin, begin + len(unit), (begin + first, begin + last)))
+    return lines[0] if len({re.sub(r"\W", "", line.text) for line in lines}) == 1 else None
 
 
 def _lines(

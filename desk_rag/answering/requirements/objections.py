@@ -124,7 +124,6 @@ class Objections:
             any(not asked & stems and instead & stems for asked, instead in self._instead),
             self._storage and not _STORAGE.search(sentence),
             self._why and not _GIVES_REASON.search(sentence) and len(stems - self._known) < _FEWEST_NEW,
-            self._price and is_event(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
         lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
@@ -141,6 +140,7 @@ class Objections:
         Program code loses where the question is in plain words, but constants lose nothing; so do words of a draft.
         """
         lost = _DRAFT * (self._finals and is_draft(place))
+        lost += _OTHER_KIND * (self._price and is_event(sentence))
         lost -= _PRICED * (self._price and is_price_list(place))
         lost += _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         return lost + self.of_passage(place, sentence)

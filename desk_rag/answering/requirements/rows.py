@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.keys import look_up_key
-from desk_rag.answering.requirements.labels import look_up_label
+from desk_rag.answering.requirements.labels import look_up_contact, look_up_label
 from desk_rag.answering.requirements.mentions import YEAR
 from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
@@ -77,7 +77,7 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
     lookup = _look_up_row(question, places)
     if lookup is not None:
         return lookup
-    line = look_up_label(question, places) or look_up_key(question, places)
+    line = look_up_label(question, places) or look_up_key(question, places) or look_up_contact(question, places)
     if line is None:
         return None
     text, first = line.place.text[line.begin : line.end], line.value[0] - line.begin

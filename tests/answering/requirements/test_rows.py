@@ -51,6 +51,7 @@ MINUTES = Place(
         ("How much income is there?", None),  # a tax is none
         ("Who was present on 19 March?", "Ana Ruiz, Gus (carpenter)"),
         ("What is the premium?", "20"),
+        ("What is the phone number of Martha Hollins?", "01632 960 417"),
         ("What is the email address of Martha?", None),
         ("What is the phone number of Ana Ruiz?", None),
     ],

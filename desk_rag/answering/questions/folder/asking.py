@@ -37,6 +37,7 @@ _WAYS: tuple[_Answering, ...] = (
     days.answer,
     written_by.who,
     written_by.when,
+    written_by.what,
 )
 
 

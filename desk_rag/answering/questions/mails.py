@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent, Source
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
@@ -15,9 +14,6 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, kind_asked
 from desk_rag.answering.requirements.correspondence import Header, header_of
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.stems import content_stems
-
-if TYPE_CHECKING:
-    pass
 
 _WHO_SENT = re.compile(
     r"^\W*who\s+(?:(?:has|had)\s+)?(?:sent|wrote|written|mailed|e-?mailed|told|asked|replied|answered|announced|promised)\b"

@@ -27,6 +27,10 @@ _WHO_IS = re.compile(r"(?:\w+ )?who (?:is|was|are|were) ((?:the|our|my)\b.+)", r
 _WHO_DOES = re.compile(rf"who (?!(?:{'|'.join(v.AUXILIARIES)})\b)(.+)", re.IGNORECASE)
 _TITLES = {"she": r"Mrs|Ms|Miss|Madam|Lady|Dame", "he": r"Mr|Sir|Lord"}
 _SEXES = {"she": r"female|bitch|mare|woman|girl", "he": r"male|gelding|stallion|man|boy"}
+_WHEN_WAS = re.compile(r"(?:when|where|why|by whom)\s+(?:was|is|were|are)\s+", re.IGNORECASE)
+_DUE = re.compile(r"\s+(?:due|payable|(?:to be\s+)?paid)\b", re.IGNORECASE)
+_WHO_DID = re.compile(r"who\s+(?:did|has\s+done|had\s+done)\s+(?:it|this|that|so|the\s+(?:work|job))", re.IGNORECASE)
+_PASSIVE = re.compile(r".*?\b(was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", re.IGNORECASE)
 _FARTHEST = 60
 """Characters between a name and the sex that the same line tells."""
 
@@ -245,7 +249,10 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
     if of_kind := {"one": head_of, "place": _place, "time": _time}.get(kind):
         return of_kind(talk), end
     if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
-        return event, end
+        is_asked_of = _WHEN_WAS.fullmatch(body[: match.start()]) is not None
+        return event if not is_asked_of else event.removeprefix("having "), end
+    if _DUE.match(body, end) and (amount := _amount(talk, is_compared=False)):
+        return amount, end
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
     if body[: match.start()].casefold() in ("who is ", "who was ") and (role := _sought(talk.asked)):
@@ -285,11 +292,19 @@ def _sought(asked: str) -> str:
 def _event(talk: Talk) -> str:
     """Return what was done as a noun phrase: 'having the pump replaced' after 'By whom was the pump replaced?'."""
     asked = talk.asked.rstrip("?.! ")
-    passive = re.match(r".*?\b(?:was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", asked, re.IGNORECASE)
-    if passive and any(map(v.is_participle, v.words_of(passive[1].casefold()))):
-        return f"having {passive[1]}"
+    passive = _PASSIVE.match(asked)
+    if passive and any(map(v.is_participle, v.words_of(passive[2].casefold()))):
+        return f"having {passive[2]}"
     done = re.match(r"who\s+(\w+)\s+(.+)$", asked, re.IGNORECASE)
     return f"having {done[2]} {done[1]}" if done and v.is_participle(done[1]) else ""
+
+
+def doer_asked(body: str, talk: Talk) -> str:
+    """Return 'By whom was the pump replaced' for 'Who did it?' after 'When was the pump replaced?'; '' for others."""
+    if not _WHO_DID.fullmatch(body.rstrip("?.! ")) or not (event := _event(talk)):
+        return ""
+    passive = _PASSIVE.match(talk.asked)
+    return f"By whom {passive[1] if passive else 'was'} {event.removeprefix('having ')}"
 
 
 def _amount(talk: Talk, *, is_compared: bool) -> str:

@@ -53,11 +53,14 @@ def stand_alone(
         return _sentence(carried_over, question)
     if is_part:
         return _sentence(ellipsis.complete(bare, talk), question)
+    if doer := antecedents.doer_asked(body, talk):
+        return _sentence(doer, question)
     if antecedents.leans(body):
         return _sentence(antecedents.fill_in(body, talk), question)
     own = v.content_words(body)
     is_thin = len(own) <= _MOST_THIN and not any(map(v.is_name, v.words_of(body)[1:]))
-    if is_thin and (own and v.stems(own) <= quoted_stems or (joined and len(own) == 1)):
+    is_bill = bool(own) and v.BILLS.issuperset(own)
+    if is_thin and (own and v.stems(own) <= quoted_stems or (joined and len(own) == 1) or is_bill):
         return _sentence(antecedents.attach(body, talk), question)
     return _sentence(body, question) if joined and len(own) > 1 else question
 

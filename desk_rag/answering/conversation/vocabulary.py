@@ -67,6 +67,8 @@ GIVEN_NAMES = dict.fromkeys(
 )
 """Given names that tell whether 'he' or 'she' stands for a person."""
 PAYABLE = _words("price cost costs fee fees deposit rent salary fine penalty premium tax amount invoice bill")
+BILLS = _words("bill bills invoice invoices price fee")
+"""Amounts of which 'How much was the bill?' asks for that of what was spoken of."""
 VERBS = _words(
     "agree allow allows answer apply arrive ask attend begin begins belong belongs book bought break bring build built "
     "buy call came change charge charges check choose chose close closes come comes contain contains cost costs cover "

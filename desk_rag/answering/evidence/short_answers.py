@@ -24,19 +24,7 @@ _PERIOD = re.compile(
 """A time of day with the one until which it lasts, and its day."""
 _DATES = re.compile(rf"\b(?P<first>{_DATE})\s*(?:to|until|till|-|–|—)\s*(?P<last>{_DATE})(?!\d)", re.I)
 """A period of days; only its first or last is cut out of it, where the question asks for that."""
-_MONTHS_ABROAD = (
-    "januar|februar|märz|april|mai|juni|juli|august|september|oktober|november|dezember|jänner|januari|februari|maart|mei|"
-    "augustus|december|janvier|février|mars|avril|juin|juillet|août|septembre|octobre|novembre|décembre|enero|febrero|"
-    "marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre|gennaio|febbraio|aprile|maggio|giugno|"
-    "luglio|settembre|ottobre|dicembre|(?:jan|feb|mär|apr|jun|jul|aug|sept?|okt|oct|nov|dez|déc|dec|dic|janv|févr|avr|juil|"
-    "mrt|ene|abr|genn?|magg?|giu|lug|ago|set|ott)(?=\\.)"
-)
-_VALUE_ABROAD = re.compile(
-    rf"\b\d{{1,2}}(?:\.|er|º)?\s+(?:de\s+)?(?:{_MONTHS_ABROAD})\b(?:\.?\s+(?:de\s+)?\d{{4}})?"
-    r"|(?:€\s?)?\b\d(?:[\d.\s]*\d)?(?:,\d+)?\s?(?:€|EUR\b|Euros?\b)",
-    re.I,
-)
-"""A date or an amount in German, French, Spanish, Italian or Dutch; the span scorer knows English ones."""
+_WORD = re.compile(r"[^\W\d_]{3}")
 _ASKS_START = re.compile(r"^(?:from\s+when|since\s+when)\b|\b(?:start|begin|open)s?\b", re.I)
 _ASKS_END = re.compile(
     r"^(?:until|till)\s+(?:when|what\s+time)\b|\b(?:(?:end|finish|close|over)(?:s|es)?|expires?)\b", re.I
@@ -93,8 +81,29 @@ _SHARE_OF = re.compile(
 """Before the whole of which a share is paid: 'We pay half of the fee of 780 pounds'."""
 
 _PERSON = r"[A-Z][\w'’.-]+(?:\s(?:[a-z]{2,3}\s)?[A-Z][\w'’-]+)+"
-_PEOPLE = re.compile(rf"(?<=: ){_PERSON}(?:(?:,\s+|\s+and\s+|,\s+and\s+|\s*&\s*){_PERSON})+(?=;|$)")
+_PEOPLE = re.compile(rf"(?<=: ){_PERSON}(?:(?:,\s+|\s+and\s+|,\s+and\s+|\s*&\s*){_PERSON})+(?=;|\.?$)")
 """A cell with several people: 'holders: Irma Janssen, Nadia Ferrer'."""
+_COMMA = r",\s+(?!and\b|or\b)"
+_JOINS = r"(?:to|of|with|from|for|by)\b"
+_THING = rf"(?!{_JOINS})[^\s,;:.()!?]+(?:\s(?!(?:and|or|in|on|at)\b|[–—-]\s|{_JOINS})[^\s,;:.()!?]+){{0,3}}?"
+_LISTS = re.compile(
+    r"(?:^(?=[^\s,]+,)|[:(]\s|\b(?i:to|of|with|from|for|by|is|are|was|were|(?:eat|drink|use|contain|include|hold|need|get|bring|buy|take|make|play"
+    r"|sell|grow|keep|wear|have|like|bought|took|made|sold|grew|kept|wore|had|has|brought|got|held|ate)(?:s|ed|d)?)\s)"
+    rf"(?P<items>{_THING}(?:{_COMMA}{_THING})*)(?P<joined>,?\s+(?:and|or)\s+)(?P<last>{_THING})"
+    r"(?=$|[,;:.()!?]|\s(?:to|for|with|from|in|on|at|by)\b)"
+)
+"""Things that a sentence names together: 'allergic to latex and wool', 'made of whiting, quartz and flint'."""
+_ASKS_WHAT = re.compile(
+    r"^(?:(?:in|of|to|with|from|for|on|by)\s+)?(?:what|which)\b(?!\s+(?:is|was)\s+(?:the|our|my|his|her)\s)"
+    r"(?!(?<=which)\s+[a-z]{3,}(?<!s)\b)",
+    re.I,
+)
+_MOST_OF_ITEM = 4
+"""Words of one of several things in a list; more are a clause."""
+_CLAUSE_WORD = re.compile(
+    r"\b(?:is|are|was|were|be|been|has|have|had|do|does|did|can|could|may|might|must|will|would|should|that|which|who|it|he|she"
+    r"|they|we|I|you|not|no|but|if|when|because|then|so|as|[a-z]{3,}ed|came|went|gave|got|took|made)\b"
+)
 
 
 class ShortAnswers:
@@ -102,18 +111,16 @@ class ShortAnswers:
 
     def __init__(self, question: str, sentence: str) -> None:
         self._question, self._sentence = question, sentence
-        self._kind = kind_asked(question)
+        self._kind, self._is_abroad = kind_asked(question), foreign_language(question) != ""
         mark = _NUMBER_MARK.match(sentence)
         self._mark_end = mark.end() if mark is not None else 0
         asks_open = _OPEN.search(question) is not None
         self._negation = _CLOSED if asks_open else _NEGATION
         self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
         asks_who = re.match(r"who(?:se|m)?\b", question.strip(), re.I) is not None
-        self._people = [cell.span() for cell in _PEOPLE.finditer(sentence)] if asks_who and "; " in sentence else []
+        self._people = [cell.span() for cell in _PEOPLE.finditer(sentence)] if asks_who else []
         asks_side = _ASKS_START.search(question) or _ASKS_END.search(question)
         patterns = (_PERIOD, _DATES) if asks_side else (_PERIOD,)
-        is_abroad = foreign_language(question) != ""
-        self._values = [value.span() for value in _VALUE_ABROAD.finditer(sentence)] if is_abroad else []
         is_time = self._kind is AnswerKind.TIME
         self._periods = [period for one in patterns for period in one.finditer(sentence)] if is_time else []
 
@@ -128,12 +135,22 @@ class ShortAnswers:
         for period in self._periods:
             if period.start() <= begin and end <= period.end():
                 return self._of_period(period)
-        for first, last in self._values:
-            if first <= begin and end <= last:
-                return first, last
+        if self._is_abroad and not _WORD.search(self._sentence[begin:end]):
+            return self._mark_end, len(self._sentence)  # '3' of '3. Mai 2024' in a language whose dates are not known
         trimmed = self._trimmed(begin, end)
         trimmed = (self._with_share(trimmed[0]), trimmed[1]) if trimmed is not None else None
+        if trimmed is not None and self._kind is None and _ASKS_WHAT.match(self._question):
+            trimmed = self._with_list(*trimmed)
         return self._with_negation(*trimmed) if trimmed is not None and self._is_plain else trimmed
+
+    def _with_list(self, begin: int, end: int) -> tuple[int, int]:
+        """'latex and wool' for 'latex', which is one of the two things that the sentence names."""
+        for listing in _LISTS.finditer(self._sentence):
+            items, last = re.split(_COMMA, listing["items"]), listing["last"]
+            is_list = all(map(_is_item, [*items, last])) and not (len(items) == 1 and listing["joined"].startswith(","))
+            if is_list and listing.start() <= begin and end <= listing.end():
+                return listing.start("items"), listing.end()
+        return begin, end
 
     def _with_share(self, begin: int) -> int:
         """The begin of 'half of the fee of 780 pounds', if the question asks for what is done with that half."""
@@ -182,6 +199,12 @@ class ShortAnswers:
         behind = _REST_OF_NUMBER.match(self._sentence, end) if self._sentence[end - 1].isdigit() else None
         before = _BEGIN_OF_NUMBER.search(self._sentence, 0, begin) if self._sentence[begin].isdigit() else None
         return (begin if before is None else before.start()), (end if behind is None else behind.end())
+
+
+def _is_item(text: str) -> bool:
+    """True for a thing of a list, False for a clause."""
+    words = text.split()
+    return 0 < len(words) <= _MOST_OF_ITEM and _CLAUSE_WORD.search(text) is None and not re.search(r"\d", text)
 
 
 def is_unasked_code(question: str, words: str, quote: str) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
-from desk_rag.answering.requirements.dates import dates
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
@@ -21,7 +20,6 @@ _PER_WORD, _MOST = 2.0, 4.0
 """Log-odds that a line loses for each word that another has besides, and in all; see "Lines alike" in bench/LOG.md."""
 _HOW = content_stems("how much many long often far high large cost costs")
 """Words of a question that say only which kind of answer it wants."""
-_ASKS_LAST = re.compile(r"\b(?:latest|newest|most\s+recent(?:ly)?|last(?!\s+(?:year|month|week|night|name)\b))\b", re.I)
 _ITEM = re.compile(r"^\W{0,3}(?:[-*•]|\d{1,3}[.)])\s")
 _LABELLED = re.compile(r"^[^:;]{1,40}:\s")
 _LONGEST_COLUMNS = 8
@@ -46,19 +44,12 @@ class Siblings:
             for _, unit_form, words in rivals
             if own < words and (form == unit_form != "" or (of_kind and (own or self._are_all(words))))
         ]
-        return max(min(_MOST, _PER_WORD * max(more, default=0)), self._older(sentence, own, rivals))
+        return min(_MOST, _PER_WORD * max(more, default=0))
 
     def _are_all(self, words: set[str]) -> bool:
         """True for all words of a question that name what it is about, several of them."""
         named = self._asked - _HOW
         return len(named) > 1 and named <= words
-
-    def _older(self, sentence: str, own: set[str], rivals: Sequence[tuple[str, str, set[str]]]) -> float:
-        """Return the penalty of a dated line if the question asks for the last one and a later line fits as well."""
-        day = _day(sentence) if _ASKS_LAST.search(self.question) else None
-        if day is None:
-            return 0.0
-        return _MOST * any(words >= own and (other := _day(unit)) and other > day for unit, _, words in rivals)
 
     @cached_property
     def _asked(self) -> set[str]:
@@ -106,8 +97,3 @@ def _form(sentence: str) -> str:
     words = sentence.split()
     return "columns" if len(words) <= _LONGEST_COLUMNS and sentence[-1:] not in (".", "!") else ""
 
-
-def _day(line: str) -> tuple[int, int, int] | None:
-    """The one day of a line; None without one, or with several."""
-    days = {(one.year, one.month, one.day) for one in dates(line) if one.year}
-    return days.pop() if len(days) == 1 else None

@@ -34,9 +34,7 @@ from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, within_files, without_file_names
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
-from desk_rag.answering.questions.one_fact.dated_entry import day_meant, name_day
-from desk_rag.answering.questions.one_fact.day_files import by_day_files
-from desk_rag.answering.questions.one_fact.holders import name_predecessor
+from desk_rag.answering.questions.one_fact.entries import by_entries, day_meant
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
@@ -131,8 +129,6 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
         return
     within = within_files(question, named.indexed)
     if (yield from _passing(folder_answer(reader.store, question, under, within, named.indexed))):
-        return
-    if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
         return
     inside = whole_folder(within) if within else None
     if inside is not None and (yield from _of_whole_folder(reader, within, inside, named.indexed)):
@@ -269,9 +265,8 @@ def _with_name(
 
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
-    events = name_day(mails.name_first_person(_read(reader, question, look), question), question)
-    events = name_predecessor(events, reader.store, question, look.under)
-    of_days = by_day_files(
+    events = mails.name_first_person(_read(reader, question, look), question)
+    of_days = by_entries(
         events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
     )
     for event in of_days:

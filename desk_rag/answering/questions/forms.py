@@ -59,8 +59,8 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
                               r"(?P<subject>.+)", re.I)),
     (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|(?:give\s+(?:me\s+)?)?(?:a\s+)?summary)(?P<subject>)$",
                               re.I)),
-    (Form.ABOUT, re.compile(rf"^what\s+(?:do|does|did|has|have)\s+(?P<author>.+?)\s+{_SAY}\s+(?:(?:me|us)\s+)?about\s+"
-                            r"(?P<subject>.+)", re.I)),
+    (Form.ABOUT, re.compile(rf"^what\s+(?:do|does|did|has|have)\s+(?P<author>.+?)\s+{_SAY}\s+"
+                            r"(?:(?:me|us|to\s+\S+|(?-i:[A-Z])\w+)\s+)?about\s+(?P<subject>.+)", re.I)),
     (Form.ABOUT, re.compile(r"^tell\s+me\s+(?:\w+\s+)?about\s+(?P<subject>.+)", re.I)),
     (Form.ABOUT, re.compile(r"^what\s+(?:is|was|has\s+been)\s+(?:there|written|said|known)\s+about\s+(?P<subject>.+)",
                             re.I)),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.requirements.objections import definition_asked, names_code
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.retrieval.search import RetrievedChunk, ranked
 
@@ -32,6 +33,8 @@ _OF_CODE, _OF_TESTS = 0.6, 0.4
 """The same for code and tests where the question is in plain words; tests count as code where it names code.
 
 See "A repository as a folder" in bench/LOG.md."""
+_OF_EVENTS = 0.35
+"""The same for rows of bookings and payments, where the question asks what something costs."""
 _DEFINES_AMONG = 60
 """Chunks among which one with a definition is looked for, where the question asks what something is."""
 _NO_DEFINITION = 0.35
@@ -72,6 +75,8 @@ def of_form(question: str, chunk: RetrievedChunk) -> float:
 
 def _of_origin(question: str, chunk: RetrievedChunk) -> float:
     path = chunk.passage.path
+    if asks_price(question) and all(is_event(line) for line in chunk.passage.chunk.text.split("\n")[1:]):
+        return _OF_EVENTS
     if format_of_name(path.name) is not Format.CODE:
         return 1.0
     words = {word for part in path.parts[-3:] for word in re.split(r"[\W_]+", part.lower())}

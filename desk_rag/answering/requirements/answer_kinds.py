@@ -59,7 +59,8 @@ _PHONE_CELL = re.compile(
 MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
 _ASKS_MONEY = re.compile(
     r"^(?:what|how\s+much)\b(?!.*\btime\b).*\b(?:pay|paid|spend|spent|costs?|price|charged?|owe|expenses)\b"
-    r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b|^(?:what|how\s+much)\s+(?:do|does|did)\b.*\b(?:get|earn|receive)\b.*\bfor\b",
+    r"|\b(?:sum|total)\b.*\b(?:costs|expenses)\b|^(?:what|how\s+much)\s+(?:do|does|did)\b.*\b(?:get|earn|receive)\b.*\bfor\b"
+    r"|^how\s+much\s+(?:is|are)\s+(?:an?|one)\s",
     re.I,
 )
 _ASKS_WHETHER = re.compile(
@@ -78,9 +79,10 @@ _WORD_NUMBERS = re.compile(
     re.I,
 )
 _COUNTED = re.compile(
-    rf"(?!.*(?:\b{MONEY_WORDS}|[€$£¥]|\b(?:an?|per)\b))(?:[^\d]*\s)?(?:\d+|{_WORD_NUMBERS.pattern})\s+[a-z]+s", re.I
+    rf"(?!.*(?:\b{MONEY_WORDS}|[€$£¥]|\b(?:an?|per)\b))(?:[^\d]*\s)?(?:(?:\d+|{_WORD_NUMBERS.pattern})\s+[a-z]+s"
+    r"|\d+(?:[.,]\d+)?\s?(?:k?g|[kcm]?m|m?l|kWh))", re.I
 )
-"""Ends with a number of things that are no money: 'prolonged by two years', 'twelve copies'."""
+"""Ends with a number of things that are no money: 'prolonged by two years', 'twelve copies', '12.5 kg'."""
 _ARTICLE = re.compile(r"\ban?\b(?!\s+(?:third|fifth|tenth|pair|couple|hundred|thousand|lot)\b)", re.I)
 _TIME_WORDS = re.compile(
     r"\d|\b(?:(?:at|by|from|until|since|in|past|before|after|to)\s+(?:one|two|three|four|five|six|seven|eight|nine|ten"

@@ -47,6 +47,11 @@ _HEADER = re.compile(
 _SUBJECT_AND_SENDER = re.compile(r"[^\n]+ › [^\n,]{2,60}, \d{1,2} [A-Z][a-z]+ \d{4}: ")
 _HEADER_LINE = re.compile(r"From: [^;\n]*; (?:To|Cc|Date|Subject): ")
 _HEADING = re.compile(r"(?:^|\n)(?P<sender>[^\n,]{2,60}), \d{1,2} [A-Z][a-z]+ \d{4}: ")
+_CAPITALS = r"[^\W\d_a-z][\w.’'-]*(?:\s[^\W\d_a-z][\w.’'-]*){0,3}"
+_NAMED_LETTER = re.compile(rf"^(?:[\d\W]*|[^\n]*\bfrom\s)(?P<sender>{_CAPITALS})\s+to\s+(?P<to>{_CAPITALS})\s*$", re.M)
+_GREETING = re.compile(rf"^(?:Dear|Dearest|My\s+dear)\s+(?P<to>{_CAPITALS}),", re.M)
+_SIGNED = re.compile(rf"\n(?P<sender>{_CAPITALS})\s*\Z")
+"""The name below a letter."""
 _OF_LETTERS = re.compile(
     r"\b(?:(?:e-?)?mails?|messages?|letters?|subject|senders?|recipients?|sen[dt]|wrote|written|write|repl(?:y|ied)|received)\b",
     re.I,
@@ -88,8 +93,8 @@ class Correspondents:
 
     def are(self, header: Header) -> bool:
         """True if the mail with this header is from the sender and to the recipient."""
-        is_to = not self.recipient or header.begin < 0 or _is_person(self.recipient, header.recipients)
-        return is_to and (not self.sender or _is_person(self.sender, header.sender))
+        is_to = not self.recipient or not header.recipients or _is_person(self.recipient, header.recipients)
+        return is_to and (not self.sender or not header.sender or _is_person(self.sender, header.sender))
 
 
 def correspondents(question: str) -> Correspondents:
@@ -130,7 +135,18 @@ def header_of(place: Place, begin: int) -> Header | None:
     if before:
         return before[-1]
     heading = _HEADING.search(place.labels)
-    return Header(heading["sender"], "", -1, -1) if heading is not None else None
+    return Header(heading["sender"], "", -1, -1) if heading is not None else _of_letter(place)
+
+
+def _of_letter(place: Place) -> Header | None:
+    """Sender and recipient of a letter by its file's name, 'Ruth to Agnes', or its greeting and its last line."""
+    named = _NAMED_LETTER.search(place.labels)
+    if named is not None:
+        return Header(named["sender"], named["to"], -1, -1)
+    greeting, signed = _GREETING.search(place.text), _SIGNED.search(place.text)
+    if greeting is None or signed is None:
+        return None
+    return Header(signed["sender"], greeting["to"], -1, -1)
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], question: str, *, capital: bool = False) -> str:

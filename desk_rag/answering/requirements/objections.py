@@ -22,6 +22,7 @@ from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event, is_price_list
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, asks_when_done, is_over, only_planned
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
@@ -52,6 +53,14 @@ _CONTACT = content_stems(
     "phone telephone mobile cell fax number email mail e-mail address call ring dial reach live lives lived"
 )
 _HOW = content_stems("how much many long often far high large")
+_ASKS_WHY = re.compile(r"^why\b|\breasons?\s+(?:for|why|that|of)\b|\bfor\s+(?:what|which)\s+reason\b", re.I)
+_GIVES_REASON = re.compile(
+    r"\b(?:because|since|as|so|due\s+to|owing\s+to|thanks\s+to|therefore|thus|hence|otherwise|reasons?|cause[sd]?|why|in\s+order"
+    r"|too|after|to\s+(?:avoid|prevent|save|keep|make|let|protect)|lest|for\s+fear)\b|:\s",
+    re.I,
+)
+_FEWEST_NEW = 3
+"""Words that a sentence without a word for a reason says beyond the question; fewer only say that it was so."""
 _GREETING = re.compile(
     r"^(?:Dear|Hello|Hi|Hey)\s[^.?!:]{0,40}[,!]?$|^(?:(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Regards)\b.{0,40}$"
 )
@@ -68,6 +77,8 @@ _INSTEAD = tuple(
 """Deeds, each with the deeds that come before it or in its place."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
+_PRICED = 1.5
+"""The same that a line of a price list gains, where a question asks what something costs."""
 _DRAFT = 4.0
 """Log-odds that a sentence of a draft loses, so that it comes after one of the final text that says as much."""
 _OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
@@ -85,6 +96,8 @@ class Objections:
         self._kind = kind_asked(question)
         self._plain = not names_code(question)
         self._known = set[str]() if asks_whether(question) else content_stems(question)
+        self._why = _ASKS_WHY.search(question.strip()) is not None
+        self._price = asks_price(question)
         self._storage = _ASKS_STORAGE.search(question.strip()) is not None
         asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS, AnswerKind.POSTAL)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
@@ -110,6 +123,7 @@ class Objections:
             self._says_meaning is not None and not self._says_meaning.search(sentence),
             any(not asked & stems and instead & stems for asked, instead in self._instead),
             self._storage and not _STORAGE.search(sentence),
+            self._why and not _GIVES_REASON.search(sentence) and len(stems - self._known) < _FEWEST_NEW,
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
         lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
@@ -126,6 +140,8 @@ class Objections:
         Program code loses where the question is in plain words, but constants lose nothing; so do words of a draft.
         """
         lost = _DRAFT * (self._finals and is_draft(place))
+        lost += _OTHER_KIND * (self._price and is_event(sentence))
+        lost -= _PRICED * (self._price and is_price_list(place))
         lost += _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         return lost + self.of_passage(place, sentence)
 

@@ -37,7 +37,7 @@ def turn(question: str, answer: str = "", *, heading: str = "") -> Turn:
         ("What is the frame number of the red bicycle?", "WX 20", "What did that one cost?",
          "What did the red bicycle cost?"),
         ("By whom was the pump replaced?", "Weil", "How much was that?", "How much was having the pump replaced?"),
-        ("Who repaired the dishwasher?", "Weil", "When was that?", "When was having the dishwasher repaired?"),
+        ("Who repaired the dishwasher?", "Weil", "When was that?", "When was the dishwasher repaired?"),
     ],
 )  # fmt: skip
 def test_pronouns_get_what_they_stand_for(before: str, answer: str, question: str, alone: str) -> None:

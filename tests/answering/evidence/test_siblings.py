@@ -8,7 +8,6 @@ from desk_rag.answering.requirements.places import Place
 BINS = Place("- Grey bin: every other Tuesday\n- Green bin: every other Tuesday, April to November", "home\nbins", 0)
 MINUTES = Place("Treasurer Fay Munro reported a balance.\nHens are not allowed.", "club\nminutes 2025", 0)
 ELECTIONS = Place("Fay Munro steps down; the new treasurer is Idris Vaughan.", "club\nminutes 2025", 0)
-VET = Place("2024-06-12 vaccination, weight 9.1 kg\n2025-06-18 vaccination, weight 9.8 kg", "pets\nvet", 0)
 
 
 def _lost(question: str, sentence: str, *places: Place) -> float:
@@ -27,14 +26,6 @@ def test_another_passage_of_the_same_document_counts() -> None:
     assert _lost(question, reported, MINUTES, ELECTIONS) > 0
     assert _lost(question, reported, MINUTES) == 0
     assert _lost(question, reported, MINUTES, Place(ELECTIONS.text, "club\nminutes 2024", 0)) == 0
-
-
-def test_the_last_of_dated_lines_is_the_latest() -> None:
-    older, newer = VET.text.split("\n")
-    assert _lost("How much did she weigh last?", older, VET) > 0
-    assert _lost("How much did she weigh last?", newer, VET) == 0
-    assert _lost("How much did she weigh?", older, VET) == 0
-    assert _lost("How much did she weigh last year?", older, VET) == 0
 
 
 def test_lines_of_a_program_are_not_compared() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
-from desk_rag.answering.questions.disagreement import labels
 from desk_rag.answering.questions.folder import (
     about_file,
     changes,
@@ -18,7 +17,7 @@ from desk_rag.answering.questions.folder import (
     named_alike,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, groups, listing, measures, owed, sums
+from desk_rag.answering.questions.folder.tables import extremes, groups, listing, owed, sums
 from desk_rag.answering.questions.whole_folder import FolderQuestion
 
 if TYPE_CHECKING:
@@ -33,13 +32,12 @@ _WAYS: tuple[_Answering, ...] = (
     sums.answer,
     groups.answer,
     extremes.answer,
-    measures.answer,
     named_alike.answer,
     listing.answer,
     days.answer,
     written_by.who,
     written_by.when,
-    labels.by_label,
+    written_by.what,
 )
 
 

@@ -50,8 +50,6 @@ _LIGHT = content_stems(
     " have has do done doing must should will can appointment appointments event events planned scheduled due calendar"
     " diary list show day date time on in at there got get"
 )
-_LATER = re.compile(r"\b(?:next|due|until|till|planned|cancelled|canceled|postponed|expires?|valid)\b", re.I)
-"""Words of a line whose date is not that of what took place."""
 _HAPPENED = re.compile(r"\bhappen", re.I)
 _MOST_NAMED, _MOST_LINES = 6, 100
 _LONGEST_LINE, _DATE_LENGTH = 240, 20
@@ -84,7 +82,7 @@ def _time_of(question: FolderQuestion, match: re.Match[str]) -> Iterator[AnswerE
         return
     passages, files = _passages(question.store, question.under)
     order = " ".join(match["order"].lower().split())
-    times = [one for passage in passages for one in _times(passage, names, others, with_later=order == "next")]
+    times = [one for passage in passages for one in _times(passage, names, others, in_text=order == "next")]
     if order not in ("first", "earliest", "next") and match["verb"].lower() in ("was", "did"):
         times = [one for one in times if one.day <= question.today] or times
     days = sorted({one.day for one in times})
@@ -170,17 +168,14 @@ def _passages(store: Store, under: Sequence[Path], only: Format | None = None) -
     return [passage for path in documents for passage in store.passages_of(path)], len(documents)
 
 
-def _times(passage: Passage, names: set[str], others: set[str], *, with_later: bool) -> Iterator[_Time]:
-    """The days in lines that, with heading and file name, have all words of the question.
-
-    `with_later` includes lines that say when something is due.
-    """
+def _times(passage: Passage, names: set[str], others: set[str], *, in_text: bool) -> Iterator[_Time]:
+    """The days of a calendar's entries with all words of the question; of lines of other documents `in_text`."""
     around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
     entries = list(events([passage]))
     for event in entries:
         if names | others <= content_stems(event.line):
             yield from (_Time(day, Row(passage, event.line), event) for day in event.days)
-    if entries:
+    if entries or not in_text:
         return
     for unit in quotable(passage.chunk.text):
         stems = content_stems(unit)
@@ -188,7 +183,6 @@ def _times(passage: Passage, names: set[str], others: set[str], *, with_later: b
             not names | others <= stems | around
             or not others & stems
             or unit.startswith("From: ")
-            or (_LATER.search(unit) and not with_later)
         ):
             continue
         day = day_of(all_dates(unit))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from desk_rag.answering.questions.folder.tables.extremes import LEAST, MOST
 from desk_rag.answering.requirements.amounts import amount_of
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
@@ -15,6 +16,7 @@ from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _SUPERLATIVE_OF = re.compile(r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})", re.I)
+_EXTREME = re.compile(rf"^(?:which|what|who)\b.*\b(?:the\s+)?(?P<adjective>{MOST}|{LEAST}|most|least|fewest)\b", re.I)
 _WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
@@ -75,6 +77,9 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
         return "The question asks when it was done, and the quote says what was planned"
     if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
         return f"The question asks for yes or no, and “{answer}” says neither"
+    extreme = _EXTREME.match(question.strip())
+    if extreme and not content_stems(extreme["adjective"]) & content_stems(f"{quote}\n{place.labels}"):
+        return f"The question asks for the {extreme['adjective'].lower()} of several, and the quote compares nothing"
     best = None if asks_whether(question) else _SUPERLATIVE_OF.search(question)
     is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
     if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):

@@ -15,7 +15,8 @@ _CONTRARIES = tuple(
         "full / half", "upper / lower", "front / rear", "summer / winter", "spring / autumn", "gross / net",
         "single / double", "minimum / maximum", "inner / outer", "arrival / departure", "outward / return",
         "male / female", "indoor / outdoor", "debit / credit", "weekday / weekend", "adult / child", "left / right",
-        "wholesale / retail",
+        "wholesale / retail", "mother / father", "brother / sister", "son / daughter", "husband / wife", "uncle / aunt",
+        "grandmother / grandfather",
     )
 )  # fmt: skip
 """Words that part two things of one kind: who asks for the one is not answered by the other."""

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.conditions import YesNo, conditions
@@ -31,13 +30,11 @@ from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.answer_kinds import asks_money
 from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.statements.prices import PRICE_LIST
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
-
-if TYPE_CHECKING:
-    pass
 
 _MONTH = re.compile(rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)})\.?(?:\s+\d{{4}})?", re.I)
 _MANY = re.compile(
@@ -87,8 +84,6 @@ _FEWEST_OF_THING = 2
 """Rows about one thing that are added up; of a single one, its cell is the answer."""
 _COUNTED = content_stems("quantity qty number pieces count units amount no")
 """Columns that say how many a price is of."""
-_PRICE_LIST = content_stems("price prices pricing tariff tariffs rates fees charges")
-"""Names of files with prices."""
 _READINGS = re.compile(r"readings?|meters?|zähler(?:stand|stände)?|odometer", re.I)
 """Names of tables whose numbers grow from row to row, so that they must not be added up."""
 _LIGHT = content_stems(
@@ -186,7 +181,7 @@ def _is_priced(question: FolderQuestion, asked: _Asked) -> bool:
     """True if a price list has what is asked for: 'What did the room cost in 2024?' is no sum of bookings then."""
     if asked.is_all:
         return False
-    lists = (row for row in indexed(question.store, question.under) if _PRICE_LIST & content_stems(row.path.stem))
+    lists = (row for row in indexed(question.store, question.under) if PRICE_LIST & content_stems(row.path.stem))
     texts = (one.chunk.text for row in lists for one in question.store.passages_of(row.path))
     lines = (line for text in texts for line in text.split("\n"))
     return any(asked.others & content_stems(line) and re.search(r"\d", line) for line in lines)

@@ -213,8 +213,10 @@ class DeskRagApp(PanelHost):
             asking.compare(wanted)
 
     @on(m.AnswerOver)
-    def _answer_over(self) -> None:
+    def _answer_over(self, message: m.AnswerOver) -> None:
         self._signal(self._long_work.answered())
+        if message.then is not None:
+            self._long_work.asked()
 
     @on(m.IndexEventCame)
     def _index_event_came(self, message: m.IndexEventCame) -> None:

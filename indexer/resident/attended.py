@@ -88,7 +88,8 @@ class Attended:
 
         if not answers_meanwhile(self._settings):
             make_way(self._settings.data_dir)
-        first = "" if stored_gates(self._settings.data_dir) else " and checking it, once"
+        is_known = self._settings.model.name == "embedded" or stored_gates(self._settings.data_dir)
+        first = "" if is_known else " and checking it, once"
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
         try:

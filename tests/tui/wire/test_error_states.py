@@ -308,8 +308,10 @@ def test_questions_typed_before_it_can_answer_are_all_answered_and_a_follow_up_a
 def test_a_first_question_says_what_it_waits_for(desk: Desk) -> None:
     desk.open(sign="Ask about your files")
     desk.send("What colour is the garden gate?\r")
-    desk.sees("waits for the model to load: first use: testing the caches, ")
+    desk.sees("waits for the model to load: loading ")
     desk.sees("painted green", "first word")
+    terminal = desk.terminal
+    assert terminal is not None and b"testing the caches" not in terminal.raw, "the reader was tested before it shipped"
     desk.quit()
 
 

@@ -105,7 +105,7 @@ def test_the_gate_is_remembered_and_a_broken_record_only_costs_time(reader: Lang
 def test_the_embedded_reader_was_measured_before_it_shipped(
     reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this fails: delete the shipped record, index something with a new data directory, and copy what that writes."""
+    """If this fails: delete the shipped record, index with a new data directory, and copy what that writes there."""
     fresh = prepare_model(reader, tmp_path / "fresh")
     monkeypatch.setattr(serving_model, "_MEASURED", SHIPPED)
     ready = prepare_model(reader, tmp_path / "shipped")

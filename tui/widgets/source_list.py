@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from desk_rag.answering.events import Source
 from desk_rag.tui.wording import fit, fit_path, mark, place, safe, short_path
 
-_STYLES = {"warm": "$success", "stale": "$warning", "cold": "$foreground 50%"}
+_STYLES = {"warm": "$success", "stale": "$warning", "cold": "$foreground 65%"}
 _NARROWEST_PATH = 12
 
 
@@ -78,10 +78,10 @@ class SourceList(OptionList):
         letter, state = mark(source)
         where = safe(place(source), single_line=True, most=24)
         left = Content.assemble(
-            (f"{source.number:>2} ", "bold $accent" if source.number in self._cited else "$foreground 60%"),
+            (f"{source.number:>2} ", "bold $accent" if source.number in self._cited else "$foreground 65%"),
             (f"{letter} ", _STYLES[state]),
         )
         width = max(self._width - left.cell_length - where.cell_length - 2, _NARROWEST_PATH)
         path = fit_path(short_path(source.path, self._folders), width)
-        line = Content.assemble(left, path, " ", where.stylize("$foreground 60%"))
+        line = Content.assemble(left, path, " ", where.stylize("$foreground 65%"))
         return fit(line, self._width) if self._width else line

@@ -41,6 +41,7 @@ class SourceList(OptionList):
         self._sources, self._cited = sources, cited
         first_cited = next((index for index, source in enumerate(sources) if source.number in cited), 0)
         self._draw(keep if keep is not None else first_cited if sources else None)
+        self.call_after_refresh(self._fit)
 
     def choose(self, number: int) -> None:
         """Highlight source `number` (1-based)."""
@@ -64,7 +65,11 @@ class SourceList(OptionList):
             self.highlighted = ((self.highlighted or 0) + by) % len(self._sources)
 
     def on_resize(self, event: events.Resize) -> None:
-        if self.scrollable_content_region.width != self._width:
+        self._fit()
+
+    def _fit(self) -> None:
+        """Draw the list anew if it is not as wide as it was drawn for; a list that was hidden has no width."""
+        if self.scrollable_content_region.width not in (0, self._width):
             self._draw(self.highlighted)
 
     def _draw(self, highlight: int | None) -> None:

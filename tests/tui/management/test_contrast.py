@@ -17,7 +17,7 @@ from tests.tui.scripted import ScriptedBackend
 from tests.tui.test_pictures import Kept
 
 LEAST = 4.5
-"""Of the Web Content Accessibility Guidelines for text (level AA)."""
+"""Contrast for text of the Web Content Accessibility Guidelines, level AA."""
 THEMES = pytest.mark.parametrize("theme", [DARK, LIGHT], ids=["dark", "light"])
 
 

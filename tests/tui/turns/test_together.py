@@ -20,6 +20,7 @@ from desk_rag.tui.live_backend import LiveBackend
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
+from tests.answering.together import as_on_a_gpu
 from tests.indexer.conftest import wait_for
 from tests.loaded_once import loaded_once
 from tests.tui.conftest import Run, ask, until
@@ -124,8 +125,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path]:
     return Settings(data_dir=root / "data", idle=idle, index=IndexSettings(settle_seconds=0)), root / "docs"
 
 
+@pytest.fixture(params=["one after the other", "at once"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of questions that were answered at once: none, as on a CPU, and as on a GPU."""
+    return as_on_a_gpu(monkeypatch) if request.param == "at once" else []
+
+
 @pytest.fixture
-def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
+def backend(place: tuple[Settings, Path], sizes: list[int]) -> Iterator[LiveBackend]:
     settings, folder = place
     live = LiveBackend(Session(settings, [folder]), in_process=True)
     live.start(lambda _: None, lambda _: None)
@@ -165,12 +172,14 @@ def words(answers: list[Answer]) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(one.question, one.text, tuple(citation.quote for citation in one.citations)) for one in answers]
 
 
-def test_together_they_have_the_words_that_they_have_alone(backend: LiveBackend, groups: list[list[str]]) -> None:
+def test_together_they_have_the_words_that_they_have_alone(
+    backend: LiveBackend, groups: list[list[str]], sizes: list[int]
+) -> None:
     alone = [one for question in (_DOOR, _ROOF, _CELLAR) for one in answered(backend, question)]
     assert not groups and [one.found for one in alone] == [True] * 3
     together = answered(backend, _DOOR, _ROOF, _CELLAR)
-    assert groups == [[_DOOR, _ROOF, _CELLAR]] and words(together) == words(alone)
-    assert [row.num_turns for row in backend.keeper.rows()] == [3], "each in its own place"
+    assert groups == [[_DOOR, _ROOF, _CELLAR]] and words(together) == words(alone) and sizes in ([], [3])
+    assert backend.keeper.rows()[0].num_turns == 3, "each is saved in its own place"
 
 
 @pytest.mark.parametrize("follow_up", ["And the front door?", "Who painted it?", "What about @cellar.md?", "/roof"])

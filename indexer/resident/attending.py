@@ -87,14 +87,24 @@ def question(request: Request, *, wait: bool) -> Message:
 def several(
     requests: Sequence[Request], send: Callable[[Message], Generator[Message, None, None]]
 ) -> Generator[Iterator[AnswerEvent], None, None]:
-    """Yield the events of the answers to as many of the first questions as fit into one message, which `send` sends."""
-    requests = list(requests)
-    while len(encode(message := {"do": "ask_all", "wait": True, "requests": values.plain(requests)})) > _MOST_QUESTION:
-        requests.pop()
-        if not requests:
+    """Yield the events of the answers to as many of the first questions as fit into one message, which `send` sends.
+
+    NoResident is raised where the first events are read.
+    """
+
+    def message() -> Message:
+        return {"do": "ask_all", "wait": True, "requests": values.plain(asked)}
+
+    def sent() -> Generator[Message, None, None]:
+        if len(encode(message())) > _MOST_QUESTION:
             raise NoResident("the question is too long")
-    with closing(send(message)) as messages:
-        yield from client.answers(messages, len(requests))
+        yield from send(message())
+
+    asked = list(requests)
+    while len(asked) > 1 and len(encode(message())) > _MOST_QUESTION:
+        asked.pop()
+    with closing(sent()) as messages:
+        yield from client.answers(messages, len(asked))
 
 
 class EndedAtStart(ModelError):

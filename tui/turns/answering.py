@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.message import Message
@@ -40,17 +39,19 @@ class Asking:
         turn, following = wanted.turn, (Wanted(wanted.turn, wanted.question), *wanted.following)
         answers = self.backend.ask_all(following, self.stop, wait=self.wait, earlier=wanted.earlier)
         with closing(answers):
-            then = self._told(turn, lambda: self._tell_events(next(answers)), answers)
+            then = self._told(turn, answers, answers)
             while then is not None:
-                then = self._told(then.turn, partial(self._tell_events, then), answers)
+                then = self._told(then.turn, (then,), answers)
 
     def _told(
-        self, turn: int, tell: Callable[[], None], answers: Generator[Answering, None, None]
+        self, turn: int, told: Iterable[Answering], answers: Generator[Answering, None, None]
     ) -> Answering | None:
-        """Tell an answer and how it ended; return the next one that is wanted, None if there is none."""
+        """Tell the first of `told` and how it ended; return the next answer that is wanted, None if there is none."""
         then: Answering | None = None
         try:
-            tell()
+            for answering in told:  # none if it was stopped before it began
+                self._tell_events(answering)
+                break
             if not self.stop():
                 then = next(answers, None)
         except Cancelled:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ import pytest
 from desk_rag.answering.conversation.turns import Request, turn_of
 from desk_rag.answering.events import Answer, AnswerEvent, AskedAs, FilesWaiting, Finished, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
+from desk_rag.indexer.resident import attending
 from desk_rag.indexer.resident.attended import Attended
-from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Wanted
 from desk_rag.tui.live_backend import LiveBackend
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.turns.together import Answering
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.answering.together import as_on_a_gpu
@@ -103,6 +106,36 @@ async def test_stopping_one_stops_no_other(running: Run) -> None:
         stopped = {view.question: view.answer.stopped for view in app._chat.query(AnswerView) if view.answer}
         assert stopped == {"first": False, "second": True, "third": False}
         assert backend.groups == [["first"], ["second", "third"], ["third"]]
+
+
+async def test_one_that_is_stopped_before_it_begins_is_shown_as_stopped(running: Run) -> None:
+    class Stopped(ScriptedBackend):
+        def ask_all(self, *_: object, **__: object) -> Generator[Answering, None, None]:
+            yield from ()
+
+    async with running(Stopped()) as pilot:
+        app = pilot.app
+        assert isinstance(app, DeskRagApp)
+        await ask(pilot, "first")
+        await until(pilot, lambda: [view.over for view in app._chat.query(AnswerView)] == [True])
+        assert app._chat.query_one(AnswerView).has_class("-stopped")
+
+
+def test_without_a_process_it_is_said_where_the_first_answer_is_read() -> None:
+    def send(message: Message) -> Generator[Message, None, None]:
+        sent.append(message)
+        raise NoResident("it has ended")
+        yield
+
+    sent: list[Message] = []
+    long, short = Request("x" * 200_000), Request("Where?")
+    for requests, asked in ([short, short], 2), ([long, long], 1), ([replace(long, question="x" * 300_000)], 0):
+        sent.clear()
+        answers = attending.several(requests, send)
+        first = next(answers)
+        with pytest.raises(NoResident):
+            next(first)
+        assert [len(message["requests"]) for message in sent] == ([asked] if asked else [])  # type: ignore[arg-type]
 
 
 # The real engine ----------------------------------------------------------------------------------------------

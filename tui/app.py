@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -66,6 +67,8 @@ class DeskRagApp(PanelHost):
         Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
     ]
 
+    is_alone = False
+    """True if the process runs nothing but this app."""
     terminal_attributes: list[Any] | None = None
     """Attributes of the terminal to restore in the end, if the first frame has changed them."""
 
@@ -213,8 +216,10 @@ class DeskRagApp(PanelHost):
             asking.compare(wanted)
 
     @on(m.AnswerOver)
-    def _answer_over(self) -> None:
+    def _answer_over(self, message: m.AnswerOver) -> None:
         self._signal(self._long_work.answered())
+        if message.then is not None:
+            self._long_work.asked()
 
     @on(m.IndexEventCame)
     def _index_event_came(self, message: m.IndexEventCame) -> None:
@@ -231,6 +236,12 @@ class DeskRagApp(PanelHost):
         if not self._can_pause and self.screen_stack:  # no screen is left while the app quits
             self._can_pause = True
             self.refresh_bindings()
+
+    @on(m.BackendReady)
+    def _keep_what_is_loaded(self) -> None:
+        """Have the garbage collector pass over what was loaded until now: looking through all of it holds up keys."""
+        if self.is_alone:
+            gc.freeze()
 
     @on(m.HasteWanted)
     def _haste_wanted(self) -> None:
@@ -328,7 +339,7 @@ def run_with(
 ) -> int:
     """Open the UI on any backend; it is stopped however the UI ends. `attributes` are restored to the terminal."""
     app = DeskRagApp(backend, [folder.absolute() for folder in folders], log_file)
-    app.terminal_attributes = attributes
+    app.terminal_attributes, app.is_alone = attributes, True
     loop = new_loop()
     try:
         app.run(loop=loop)

@@ -6,11 +6,11 @@ be slow, so the app calls them in thread workers only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from desk_rag.store.chats.records import SavedSource
     from desk_rag.tui.conversation.keeper import Keeper
     from desk_rag.tui.management.session import Session
+    from desk_rag.tui.turns.together import Answering
 
 
 class Freshness(Enum):
@@ -84,6 +85,13 @@ class Status:
         return self.auxiliary_warm is not None and 0 < self.chunks <= self.warm and self.auxiliary_warm < self.chunks
 
 
+class Wanted(NamedTuple):
+    """A question of the chat on the screen."""
+
+    turn: int
+    question: str
+
+
 class Backend(Protocol):
     """Everything the UI asks of desk-rag. Methods raise DeskRagError with a message and a remedy."""
 
@@ -115,6 +123,14 @@ class Backend(Protocol):
 
         While new files are being read, FilesWaiting events come until they are read or `wait()` turns false. The answer
         is saved as that of `turn`; None saves nothing. '/words' lists passages instead.
+        """
+
+    def ask_all(
+        self, wanted: Sequence[Wanted], stop: Callable[[], bool], *, wait: Callable[[], bool], earlier: Sequence[Turn]
+    ) -> Generator[Answering, None, None]:
+        """Answer the first question, and as many behind it as are answered together with it, each as `ask` does.
+
+        Read the events of one answer before going on to the next; whatever is not read is not saved.
         """
 
     def names(self) -> Names:

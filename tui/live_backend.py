@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.conversation.turns import Request, Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
@@ -21,7 +22,7 @@ from desk_rag.errors import Cancelled, ModelError
 from desk_rag.indexer.resident.facts import IndexingState, Started
 from desk_rag.indexer.resident.protocol import NoResident, has_unix_sockets
 from desk_rag.ingest.events import IndexEvent
-from desk_rag.tui.backend import Status
+from desk_rag.tui.backend import Status, Wanted
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.index_state import status_of
 from desk_rag.tui.management.session import Session
@@ -29,7 +30,6 @@ from desk_rag.tui.management.session import Session
 if TYPE_CHECKING:
     from desk_rag.answering.conversation.saved import Change
     from desk_rag.answering.conversation.scope import Names
-    from desk_rag.answering.conversation.turns import Request
     from desk_rag.indexer.resident.attended import Attended
     from desk_rag.indexer.resident.attending import AttendedProcess
     from desk_rag.ingest.freshness import Backlog
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import PurgeReport
     from desk_rag.tui.turns.other_process import OtherProcess
+    from desk_rag.tui.turns.together import Answering
 
 _LOOK_SECONDS = 0.1
 _DECLINED_SECONDS = 12.0
@@ -67,6 +68,8 @@ class LiveBackend:
         self._ends: list[float] = []
         self._indexed: frozenset[Path] = frozenset()
         """Chosen folders that were in the index; one that no longer is was purged, and another engine leaves it out."""
+        self._together: frozenset[str] = frozenset()
+        """Questions that were asked together last."""
         self.keeper = Keeper(session.settings.data_dir, save=session.settings.chats.save)
         self._stopping = threading.Event()
 
@@ -201,8 +204,6 @@ class LiveBackend:
         An answer with a turn is saved.
         """
         from desk_rag.answering.conversation.plain_search import is_search, search
-        from desk_rag.answering.conversation.turns import Request
-
         if is_search(question):
             self._await_rules(stop)
             return search(self.store, question, self.session.folders)
@@ -210,6 +211,27 @@ class LiveBackend:
         request = Request(question, tuple(earlier), self.session.folders, mode=mode)
         events = self._asked(request, stop, wait)
         return events if turn is None else self._saving(events, turn)
+
+    def ask_all(
+        self, wanted: Sequence[Wanted], stop: Callable[[], bool], *, wait: Callable[[], bool], earlier: Sequence[Turn]
+    ) -> Generator[Answering, None, None]:
+        """Answer the first question, and those behind it that the engine answers together with it."""
+        from desk_rag.tui.turns import together
+
+        def alone(one: Wanted, turns: Sequence[Turn]) -> Iterator[AnswerEvent]:
+            return self.ask(one.question, stop, wait=wait, earlier=turns)
+
+        first = Request(wanted[0].question, tuple(earlier), self.session.folders)
+        may_wait = len(wanted) == 1 or self.has_ended() or self._is_starting or not wait()
+        requests = [first] if may_wait else together.asked_together(wanted, first, self.store)
+        if len(requests) == 1:
+            yield together.Answering(wanted[0].turn, self._saving(alone(wanted[0], earlier), wanted[0].turn))
+            return
+        self._together = frozenset(request.question for request in requests)
+        several = self._engine().ask_all(requests, stop)
+        with closing(together.answers(wanted, requests, several, alone, self.store)) as answers:
+            for turn, events in answers:
+                yield together.Answering(turn, self._saving(events, turn))
 
     def _await_rules(self, stop: Callable[[], bool]) -> None:
         """Wait until the engine has taken out what the settings exclude by now. Raises StoreError if it does not."""
@@ -267,13 +289,14 @@ class LiveBackend:
         return freshness.look(self.store, self.session.folders, self.session.settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
-        """Bring nearer what the next question in the queue will need, while the present answer is written."""
-        self._engine().prefetch(question)
+        """Bring nearer what the next question in the queue will need, unless the engine has that question already."""
+        if question not in self._together:
+            self._engine().prefetch(question)
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
         from desk_rag.indexer import names
-        from desk_rag.indexer.resident.attended import is_young
+        from desk_rag.indexer.resident.facts import is_young
 
         store, started, state = self.store, self._started, self._state()
         namespace = self.namespace if started is not None else store.fullest_namespace()
@@ -284,7 +307,7 @@ class LiveBackend:
         return status_of(store, counts, self.session, state, is_young=is_young(self._started_at))
 
     def _state(self) -> IndexingState:
-        from desk_rag.indexer.resident.attended import is_being_read
+        from desk_rag.indexer.resident.facts import is_being_read
 
         if self._own is not None and self._started is not None:
             try:

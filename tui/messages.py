@@ -6,7 +6,8 @@ Those that only say how far something has come define `can_replace`, so that a f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from textual.message import Message
@@ -16,7 +17,7 @@ from desk_rag.answering.events import AnswerEvent, Source
 from desk_rag.documents.chunking import Chunk, Location
 from desk_rag.errors import told_to_user
 from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.tui.backend import Started, Status
+from desk_rag.tui.backend import Started, Status, Wanted
 from desk_rag.tui.turns.comparison import Comparison
 
 
@@ -50,6 +51,8 @@ class AnswerWanted(Message):
     question: str
     earlier: tuple[Turn, ...] = ()
     """Turns above it, which it may lean on."""
+    following: tuple[Wanted, ...] = ()
+    """Questions that wait behind it, which may be asked together with it."""
 
 
 class HasteWanted(Message):
@@ -219,6 +222,10 @@ class AnswerOver(Message):
     """The last message of every turn, however it ended."""
 
     turn: int
+    then: int | None = None
+    """The turn that was asked together with it and would be told next; its sender waits for `goes_on`."""
+    goes_on: Future[bool] = field(default_factory=Future)
+    """Whether that turn is still wanted."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ LIGHT = Theme(
     background="#fbfaf7",
     surface="#f3f1ec",
     panel="#e7e4dc",
-    success="#3b7a35",
+    success="#377231",
     warning="#8a5806",
     error="#b03a3a",
 )

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from desk_rag.assets import assets_dir
 from desk_rag.config import MOST_PRIMERS, Settings
 from desk_rag.errors import Cancelled, ForeignPlace
 from desk_rag.kv.calibration.gate import GateReport, Progress, Score, drifted, probe_kv, run_gate
@@ -42,6 +43,8 @@ from desk_rag.store.ownership import KV_RECORD, content_proves
 _log = logging.getLogger(__name__)
 _KEEP_SECONDS = 5.0
 """Seconds between two times that an unfinished measurement is kept."""
+_MEASURED = assets_dir() / "reader" / "measured.safetensors"
+"""Record of the embedded reader; a copy of what its first use writes where this file is absent."""
 _UNSCORED = Score(mean_kl=0.0, top1=1.0, tokens=0)
 """Score of the coding that loses nothing, before any was measured."""
 
@@ -109,8 +112,8 @@ def prepare_model(
     plain = identify(model.spec, model.prompt.prefix_ids, QuantScheme.uniform(model.spec.num_layers))
     file = data_dir / "models" / f"{plain.namespace()}.safetensors"
     probe = probe_kv(model, prefix)
-    record = _read(file)
     layout = Layout(data_dir, kv_dir)
+    record = _read(file) or _shipped(model, file, probe, layout)
     if record is None or drifted(record.probe, probe):
         record = _measure(model, prefix, file, probe, layout, Progress(say=say, stop=stop), previous=record)
     elif not record.gate.gate.complete and not layout.namespace_dir(record.gate.namespace).exists():
@@ -122,6 +125,22 @@ def prepare_model(
     adaptation = adaptations.read(data_dir, stored.namespace) if variants.is_plain else None
     shift = adaptation.shift.to(model.device) if adaptation is not None and adaptation.facts["kept"] else None
     return ServingModel(model, variants, stored.gate, stored.drift_epoch, shift)
+
+
+def _shipped(model: LanguageModel, file: Path, probe: ChunkKV, layout: Layout) -> _Record | None:
+    """Keep and return what was measured of the embedded reader before it shipped, so that its first use waits for none.
+
+    None for another model, and on a machine that computes other numbers with it.
+    """
+    record = _read(_MEASURED) if model.is_embedded else None
+    if record is None or drifted(record.probe, probe):
+        return None
+    report = record.gate.gate
+    if record.gate.namespace != identify(model.spec, model.prompt.prefix_ids, report.scheme).namespace():
+        return None  # an adapter, or other weights in its place
+    record = _Record(_with_namespace(model, report, check_keys(model), layout, None), probe, Moves())
+    _write(file, record)
+    return record
 
 
 def _measure(

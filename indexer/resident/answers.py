@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,22 +100,13 @@ class Resident:
             yield from map(values.of_event, self._ask_one(request, stop)(engine, question))
 
     def _ask_all(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
-        """Answer several questions, with a message at the end of each: `answered`, or `failed` with its error."""
+        """Answer several questions."""
         from desk_rag.indexer import fresh_answer
 
-        questions = [values.built(Request, each) for each in cast("list[object]", request["requests"])]
+        questions = requests_in(request)
         yield self._readiness(request, questions[0])
-        ask_one = self._ask_one(request, stop)
-        with self.engine() as engine, closing(fresh_answer.ask_all(engine, questions, stop, ask_one)) as answers:
-            for events in answers:
-                try:
-                    yield from map(values.of_event, events)
-                    yield {"answered": True}
-                except Exception as error:
-                    known = told_to_user(error)
-                    if known is None:
-                        raise
-                    yield {"failed": fault(known)}
+        with self.engine() as engine:
+            yield from told(fresh_answer.ask_all(engine, questions, stop, self._ask_one(request, stop)))
 
     def _readiness(self, request: Message, question: Request) -> Message:
         """Return the first message of an answer. Raises NoResident for a folder to be indexed first, DeskRagError."""
@@ -155,6 +146,25 @@ class Resident:
         chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)
         notices = (*backlog.notices, *damage.notices(store, (), scope.paths))
         yield {"chunks": values.plain(chunks), "notices": list(notices)}
+
+
+def requests_in(message: Message) -> list[Request]:
+    """Return the questions of a message that asks several."""
+    return [values.built(Request, each) for each in cast("list[object]", message["requests"])]
+
+
+def told(answers: Generator[Iterator[AnswerEvent], None, None]) -> Iterator[Message]:
+    """Yield the events of several answers, with a message at each one's end: `answered`, or `failed` with its error."""
+    with closing(answers):
+        for events in answers:
+            try:
+                yield from map(values.of_event, events)
+                yield {"answered": True}
+            except Exception as error:
+                known = told_to_user(error)
+                if known is None:
+                    raise
+                yield {"failed": fault(known)}
 
 
 def _paths(folders: object) -> list[Path]:

@@ -11,8 +11,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -21,7 +22,7 @@ from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, CorruptCatalog, GpuLost, ModelError, StoreLocked, told_to_user
 from desk_rag.indexer.resident import values
 from desk_rag.indexer.resident.exclusion import FollowedRules
-from desk_rag.indexer.resident.facts import IndexingState, Started
+from desk_rag.indexer.resident.facts import IndexingState, Started, is_being_read
 from desk_rag.indexer.resident.protocol import Message, NoResident
 from desk_rag.ingest.events import IndexEvent
 
@@ -40,8 +41,6 @@ _log = logging.getLogger(__name__)
 _HALT_SECONDS = 10.0
 """Seconds to wait for the indexing to stop before it begins with other settings."""
 _STOP_SECONDS = 10.0
-_SOON = 20.0
-"""Seconds that a process that indexes may take to start; without activity after that, nobody is watching."""
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
 _TELL_SECONDS = 0.5
@@ -82,13 +81,15 @@ class Attended:
         report("loading the libraries")
         from desk_rag.answering.serving_model import stored_gates
         from desk_rag.indexer.resident.keeping import answers_meanwhile, make_way
+        from desk_rag.model.memory.device import shown_name
         from desk_rag.model.reasoning import Thinking
         from desk_rag.store.opening import CATALOG_RESET, INDEX_AGAIN
         from desk_rag.store.store import Store
 
         if not answers_meanwhile(self._settings):
             make_way(self._settings.data_dir)
-        first = "" if stored_gates(self._settings.data_dir) else " and checking it, once"
+        is_known = self._settings.model.name == "embedded" or stored_gates(self._settings.data_dir)
+        first = "" if is_known else " and checking it, once"
         report(f"loading the model{first}")
         rebuilt: tuple[str, ...] = ()
         try:
@@ -112,20 +113,29 @@ class Attended:
         if self._service is not None:
             notices = tuple(said.replace(INDEX_AGAIN, "Your folders are being read again.") for said in notices)
         vectors = engine.embedder.fingerprint
-        return Started(title, _device(engine), prompt.writes, notices, str(engine.namespace), vectors)
+        return Started(title, shown_name(engine.model.device), prompt.writes, notices, str(engine.namespace), vectors)
 
     def ask(self, request: Request, stop: Callable[[], bool], wait: Callable[[], bool]) -> Iterator[AnswerEvent]:
         """Answer from files as they are now; waits for new ones while `wait()` holds. Raises DeskRagError."""
+        return self._ask_one(stop, wait)(self._ready(), request)
+
+    def ask_all(
+        self, requests: Sequence[Request], stop: Callable[[], bool]
+    ) -> Generator[Iterator[AnswerEvent], None, None]:
+        """Answer several questions, each as `ask` does; see `fresh_answer.ask_all`."""
         from desk_rag.indexer import fresh_answer
 
-        engine, service = self._ready(), self._service
+        return fresh_answer.ask_all(self._ready(), requests, stop, self._ask_one(stop, lambda: True))
+
+    def _ask_one(
+        self, stop: Callable[[], bool], wait: Callable[[], bool]
+    ) -> Callable[[AnswerEngine, Request], Iterator[AnswerEvent]]:
+        from desk_rag.indexer import fresh_answer
+
+        service = self._service
         index = self._rules.in_force(self._settings.index) if service is None else service.rules_in_force()
-        hints = self.state().changed_files
-
-        def is_reading() -> bool:
-            return self.state().is_reading
-
-        return fresh_answer.ask(engine, request, stop, wait=wait, is_reading=is_reading, hints=hints, index=index)
+        hints, is_reading = self.state().changed_files, lambda: self.state().is_reading
+        return partial(fresh_answer.ask, stop=stop, wait=wait, is_reading=is_reading, hints=hints, index=index)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what `question` will need."""
@@ -248,18 +258,6 @@ class Attended:
         return self._engine
 
 
-def is_young(since: float) -> bool:
-    """Return whether `since` is so recent that a process that indexes may not have said anything yet."""
-    return time.monotonic() - since < _SOON
-
-
-def is_being_read(store: Store, since: float) -> bool:
-    """Return whether another process reads files; one that has started after `since` may not have said so yet."""
-    from desk_rag.ingest import freshness
-
-    return freshness.is_reading(store) or (is_young(since) and store.activity() is None)
-
-
 def _open_engine(
     settings: Settings, folders: Sequence[Path], file: Path | None, report: Callable[[str], None]
 ) -> tuple[AnswerEngine, tuple[Path, ...]]:
@@ -311,15 +309,6 @@ def _reading(
         service.stop(_STOP_SECONDS)
 
 
-def _device(engine: AnswerEngine) -> str:
-    device = engine.model.device
-    if device.type != "cuda":
-        return "CPU"
-    import torch
-
-    return torch.cuda.get_device_name(device)
-
-
 class Requests:
     """Answers the requests of the UI."""
 
@@ -344,7 +333,7 @@ class Requests:
         match request.get("do"):
             case "attend":
                 yield from self._attend(stop)
-            case "ask":
+            case "ask" | "ask_all":
                 yield from self._ask(request, stop)
             case "state":
                 yield {"state": values.plain(attended.state())}
@@ -370,10 +359,13 @@ class Requests:
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.answering.conversation.turns import Request
+        from desk_rag.indexer.resident import answers
 
-        question = values.built(Request, request["request"])
-        waits = bool(request["wait"])
         yield {"asked": True}
+        if request["do"] == "ask_all":
+            yield from answers.told(self._attended.ask_all(answers.requests_in(request), stop))
+            return
+        question, waits = values.built(Request, request["request"]), bool(request["wait"])
         yield from map(values.of_event, self._attended.ask(question, stop, lambda: waits))
 
     def _attend(self, stop: Callable[[], bool]) -> Iterator[Message]:

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -82,6 +82,29 @@ def question(request: Request, *, wait: bool) -> Message:
             remedy = "Save the text as a file in one of your folders, and ask about it."
             raise DeskRagError("The question is too long.", remedy=remedy)
         request = replace(request, earlier=request.earlier[(len(request.earlier) + 1) // 2 :])
+
+
+def several(
+    requests: Sequence[Request], send: Callable[[Message], Generator[Message, None, None]]
+) -> Generator[Iterator[AnswerEvent], None, None]:
+    """Yield the events of the answers to as many of the first questions as fit into one message, which `send` sends.
+
+    NoResident is raised where the first events are read.
+    """
+
+    def message() -> Message:
+        return {"do": "ask_all", "wait": True, "requests": values.plain(asked)}
+
+    def sent() -> Generator[Message, None, None]:
+        if len(encode(message())) > _MOST_QUESTION:
+            raise NoResident("the question is too long")
+        yield from send(message())
+
+    asked = list(requests)
+    while len(asked) > 1 and len(encode(message())) > _MOST_QUESTION:
+        asked.pop()
+    with closing(sent()) as messages:
+        yield from client.answers(messages, len(asked))
 
 
 class EndedAtStart(ModelError):
@@ -172,6 +195,12 @@ class AttendedProcess:
 
         return ask(send, stop, wait)
 
+    def ask_all(
+        self, requests: Sequence[Request], stop: Callable[[], bool]
+    ) -> Generator[Iterator[AnswerEvent], None, None]:
+        """Yield the events of several answers. Raises NoResident."""
+        yield from several(requests, lambda message: self._messages(message, stop, stop_seconds=STOP_SECONDS))
+
     def prefetch(self, question: str) -> None:
         """Bring nearer what `question` will need."""
         self._do("prefetch", question=question)
@@ -240,7 +269,7 @@ class AttendedProcess:
         *,
         poll_seconds: float = 0.05,
         stop_seconds: float = math.inf,
-    ) -> Iterator[Message]:
+    ) -> Generator[Message, None, None]:
         """Send a request over a connection of its own and return the messages of the answer. Raises NoResident."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.indexer.resident.protocol import (
@@ -20,6 +21,9 @@ from desk_rag.indexer.resident.protocol import (
     greeting,
     transport,
 )
+
+if TYPE_CHECKING:
+    from desk_rag.answering.events import AnswerEvent
 
 _FIRST_SECONDS = 3.0
 """Time in which a resident process confirms a request; one that is stopped or stuck does not."""
@@ -75,7 +79,7 @@ def answer(
     first_seconds: float = _FIRST_SECONDS,
     poll_seconds: float = _POLL_SECONDS,
     stop_seconds: float = math.inf,
-) -> Iterator[Message]:
+) -> Generator[Message, None, None]:
     """Yield the messages of the answer to what was sent, as `request` does, and close the connection.
 
     The first message may take `first_seconds`; `stop` is asked every `poll_seconds` and after each message.
@@ -131,6 +135,28 @@ def _next(lines: Lines) -> Message | None:
         return None
     except (OSError, ValueError):
         return {}
+
+
+def answers(messages: Iterator[Message], count: int) -> Generator[Iterator[AnswerEvent], None, None]:
+    """Yield the events of each of `count` answers to one request; read those of one before going on to the next.
+
+    An answer's error is raised where its events are read, and so is NoResident where the process has ended before.
+    """
+    for _ in range(count):
+        yield _events_of_next(messages)
+
+
+def _events_of_next(messages: Iterator[Message]) -> Iterator[AnswerEvent]:
+    from desk_rag.indexer.resident import values
+
+    for message in messages:
+        if "answered" in message:
+            return
+        if "failed" in message:
+            raise reported(message["failed"])
+        if "kind" in message:
+            yield values.to_event(message)
+    raise NoResident("it has ended")
 
 
 def reported(error: object) -> DeskRagError:

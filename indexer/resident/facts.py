@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+
+_SOON = 20.0
+"""Seconds that a process that indexes may take to start; without activity after that, nobody is watching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +42,15 @@ class IndexingState:
     """True while the folders are being looked through or files are being read, or will be within seconds."""
     changed_files: tuple[Path, ...] = ()
     """Files that changed and were not read yet, as far as the system reported them."""
+
+
+def is_young(since: float) -> bool:
+    """Return whether `since` is so recent that a process that indexes may not have said anything yet."""
+    return time.monotonic() - since < _SOON
+
+
+def is_being_read(store: Store, since: float) -> bool:
+    """Return whether another process reads files; one that has started after `since` may not have said so yet."""
+    from desk_rag.ingest import freshness
+
+    return freshness.is_reading(store) or (is_young(since) and store.activity() is None)

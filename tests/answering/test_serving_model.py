@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,15 @@ from tests.store import made
 from tests.store.faults import FullAt
 
 A = Path("/d/a.md")
+SHIPPED = serving_model._MEASURED
 pytestmark = pytest.mark.usefixtures("_short_gate")
 
 
 @pytest.fixture
-def _short_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One group of canaries instead of four: what is tested here is what becomes of the outcome."""
+def _short_gate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One group of canaries instead of four, and always: what is tested here is what becomes of the outcome."""
     real = serving_model.run_gate
+    monkeypatch.setattr(serving_model, "_MEASURED", tmp_path / "no record ships")
     monkeypatch.setattr(
         serving_model, "run_gate", lambda model, prefix, progress: real(model, prefix, GROUPS[:1], progress)
     )
@@ -97,6 +100,23 @@ def test_the_gate_is_remembered_and_a_broken_record_only_costs_time(reader: Lang
     third = prepare_model(reader, tmp_path)
     assert third.namespace == first.namespace, "there was no KV that could be wrong"
     assert stored_gates(tmp_path) == [stored]
+
+
+def test_the_embedded_reader_was_measured_before_it_shipped(
+    reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails: delete the shipped record, index with a new data directory, and copy what that writes there."""
+    fresh = prepare_model(reader, tmp_path / "fresh")
+    monkeypatch.setattr(serving_model, "_MEASURED", SHIPPED)
+    ready = prepare_model(reader, tmp_path / "shipped")
+    assert ready.gate.complete and ready.gate.score.passes and ready.gate.needles_found == len(GROUPS)
+    assert (ready.namespace, ready.scheme) == (fresh.namespace, fresh.scheme)
+    (stored,) = stored_gates(tmp_path / "shipped")
+    assert stored.key_error < 1e-6, "its keys are checked on each machine"
+    with drift(reader):
+        assert prepare_model(reader, tmp_path / "other numbers").gate.needles_expected == 1, "measured here"
+    other = replace(reader, spec=replace(reader.spec, weights_fingerprint="of other weights"))
+    assert prepare_model(other, tmp_path / "other weights").gate.needles_expected == 1
 
 
 def test_an_interrupted_gate_goes_on_at_the_next_start_until_there_are_caches(

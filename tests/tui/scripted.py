@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,9 +35,10 @@ from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.chats.records import SavedSource
-from desk_rag.tui.backend import Freshness, Started, Status
+from desk_rag.tui.backend import Freshness, Started, Status, Wanted
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.turns.together import Answering
 
 
 class Clock:
@@ -202,6 +203,10 @@ class ScriptedBackend:
     stops: int = 0
     earlier: list[tuple[Turn, ...]] = field(default_factory=list)
     """Turns that came with each question."""
+    together: int = 1
+    """Questions that are answered together."""
+    groups: list[list[str]] = field(default_factory=list)
+    """Questions that were asked together."""
     files: Sequence[Path] = (_BOILER, _MAIL, _NOTES)
     keeper: Keeper = field(default_factory=lambda: Keeper(Path("/nonexistent"), save=False))
     listen: Callable[[IndexEvent], None] | None = None
@@ -235,6 +240,14 @@ class ScriptedBackend:
             if isinstance(event, Finished) and turn is not None:
                 self.keeper.save(turn, event.answer)
             yield event
+
+    def ask_all(
+        self, wanted: Sequence[Wanted], stop: Callable[[], bool], *, wait: Callable[[], bool], earlier: Sequence[Turn]
+    ) -> Generator[Answering, None, None]:
+        """Answer as many as `together` says, all with the turns before the first."""
+        self.groups.append([one.question for one in wanted[: self.together]])
+        for one in wanted[: self.together]:
+            yield Answering(one.turn, self.ask(one.question, stop, wait=wait, turn=one.turn, earlier=earlier))
 
     def names(self) -> Names:
         return Names(self.files, FOLDERS)

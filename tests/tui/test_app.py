@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import stat
 import subprocess
@@ -19,7 +20,7 @@ from desk_rag.tui.app import DeskRagApp, run_with
 from desk_rag.tui.logfile import log_to_file
 from desk_rag.tui.turns.comparison import Comparison, TimedAnswer
 from desk_rag.tui.widgets.answer_view import AnswerView
-from tests.tui.conftest import ask, screen_text, until
+from tests.tui.conftest import Run, ask, screen_text, until
 from tests.tui.scripted import FOLDERS, QUOTE, ScriptedBackend, answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,3 +143,15 @@ async def test_an_engine_that_does_not_start_again_is_told_while_no_question_wai
             pilot, lambda: any("It has ended. Choose another." in note.message for note in app._notifications), 5
         )
         assert "could not start" in screen_text(app)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_the_garbage_collector_passes_over_what_was_loaded_if_nothing_else_runs_here(
+    running: Run, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.setattr(DeskRagApp, "is_alone", is_alone)
+    async with running(ScriptedBackend()) as pilot:
+        await pilot.pause()
+        assert frozen == [True] * is_alone

@@ -187,7 +187,7 @@ async def test_refusal_counts_the_files_that_were_not_read(running: Run) -> None
     async with running(ScriptedBackend({Q: play(final)})) as pilot:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))
-        expected = "! 13 files not read: 12 images, 1 too large (desk-rag why FOLDER lists them)"
+        expected = "! 13 files not read: 12 images, 1 too large (the library lists them)"
         assert text_of(pilot.app, ".note") == expected
 
 

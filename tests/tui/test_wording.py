@@ -162,3 +162,4 @@ def test_cut_paths_and_work_that_goes_on_keep_their_meaning_in_ascii() -> None:
     assert to_ascii("…/notes.md  loading …   ") == "*/notes.md  loading ... "
     assert to_ascii("a long na…") == "a long na~"
     assert to_ascii("▂▄▆") == "   ", "the ends of a scrollbar"
+    assert to_ascii("↳ asked as: …") == "> asked as: ~"

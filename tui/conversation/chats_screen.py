@@ -190,7 +190,7 @@ def _when(row: ChatRow) -> str:
 
 def _line(row: ChatRow) -> Content:
     head = f"{_when(row)}  {count(row.num_turns, 'turn'):<8}  "
-    lines = [Content.assemble((head, "$foreground 60%"), safe(row.title, single_line=True, most=120))]
+    lines = [Content.assemble((head, "$foreground 65%"), safe(row.title, single_line=True, most=120))]
     if row.excerpt and row.excerpt != row.title:
-        lines.append(Content.assemble(" " * len(head), safe(row.excerpt, "$foreground 60%", single_line=True)))
+        lines.append(Content.assemble(" " * len(head), safe(row.excerpt, "$foreground 65%", single_line=True)))
     return Content("\n").join(lines)

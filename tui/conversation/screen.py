@@ -287,8 +287,7 @@ class ConversationScreen(TurnScreen):
             place = (place + message.step) % len(matches)
         transcript = self.query_one(Transcript)
         transcript.select(matches[place])
-        transcript.release_anchor()
-        matches[place].scroll_visible(animate=False)
+        transcript.read_from_its_beginning(matches[place])  # the pane of its sources may open, and wrap its lines anew
         bar.tell(f"{place + 1} of {count(len(matches), 'turn')}")
 
     # '@' names in the prompt --------------------------------------------------------------------------------------

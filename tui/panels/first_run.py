@@ -31,6 +31,8 @@ from desk_rag.tui.wording import about, count, gib, hanging, safe
 
 _TALL = 30
 """Rows of a terminal that has room for the preview and the sentences about what to do."""
+_LOADING = "which takes some seconds at each start"
+_FIRST_USE = "and at its first use tested, for a minute at most"
 _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
 
 
@@ -296,8 +298,9 @@ def _described(
         row("", f"{model_key} shows the models on this computer, and which of them fit"),
         row(
             "ready",
-            f"by words in about {about(cost.seconds_to_words)}, by meaning in {about(cost.seconds_to_meaning)}",
+            f"by words in about {about(cost.seconds_to_words)}, by meaning in {about(cost.seconds_to_meaning)},",
         ),
+        row("", f"once the model is loaded, {_LOADING if name == 'embedded' else _FIRST_USE}"),
         row("", f"all caches after about {about(cost.seconds_to_warm)} of idle time (rough)"),
         row("disk", _disk(cost, free, room)),
         row("noted in", f"{home_path(file)}: opened from now on"),

@@ -159,7 +159,7 @@ def _exists(typed: str) -> bool:
 
 
 def _line(row: ModelRow, width: int) -> Content:
-    mark, style = ("●", "$success") if row.in_use else ("○", "$foreground 60%") if row.suits else ("!", "$warning")
+    mark, style = ("●", "$success") if row.in_use else ("○", "$foreground 65%") if row.suits else ("!", "$warning")
     name_cells = max(12, int(width * _NAME_SHARE))
     source = "ships with desk-rag" if row.source == row.name else row.source
     name = fit(safe(f"{row.name} [{source}]", single_line=True, most=200), name_cells)

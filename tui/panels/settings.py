@@ -125,7 +125,7 @@ class SettingsScreen(FilteredScreen[SettingRow]):
 
 def _line(row: SettingRow, width: int) -> Content:
     name = fit(Content(f" {row.name}"), _NAME_CELLS)
-    style = "$foreground 50%" if row.origin == "default" else "$accent"
+    style = "$foreground 65%" if row.origin == "default" else "$accent"
     origin = fit(Content.styled(row.origin, style), _ORIGIN_CELLS)
     value = fit(safe(shown(_shown_value(row)), single_line=True, most=300), max(0, width - _NAME_CELLS - _ORIGIN_CELLS))
     return Content.assemble(name, value.stylize("bold") if row.origin != "default" else value, origin)

@@ -5,12 +5,11 @@ It decides which question is answered next and which turn is shown, and posts me
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import count as counter
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -28,6 +27,7 @@ from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.footer import KeyFooter
+from desk_rag.tui.turns.queue import Job, Queue
 from desk_rag.tui.turns.readiness import NO_FOLDER, nothing_to_ask
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
@@ -37,11 +37,6 @@ from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.widgets.welcome import welcome
 from desk_rag.tui.wording import notice, other_model, safe, said_of
-
-
-class _Job(NamedTuple):
-    view: AnswerView
-    comparing: bool = False
 
 
 class ChatScreen(ConversationScreen):
@@ -61,7 +56,7 @@ class ChatScreen(ConversationScreen):
         super().__init__(folders)
         self._turns: dict[int, AnswerView] = {}
         self._numbers = counter(1)
-        self._queue: deque[_Job] = deque()
+        self._queue = Queue()
         self._answering: AnswerView | None = None
         self._started: m.BackendReady | None = None
         self._problem: m.Problem | None = None
@@ -116,7 +111,7 @@ class ChatScreen(ConversationScreen):
         self._show_pane("tab-chat")
         if self._answering is None:
             self.query_one(Transcript).select(view)
-        self._enqueue(_Job(view))
+        self._enqueue(Job(view))
 
     async def _add_turn(self, question: str) -> AnswerView:
         markdown = self._started is not None and self._started.started.markdown
@@ -144,7 +139,7 @@ class ChatScreen(ConversationScreen):
         self._welcome()
         self._next()
 
-    def _enqueue(self, job: _Job) -> None:
+    def _enqueue(self, job: Job) -> None:
         self._queue.append(job)
         self._next()
 
@@ -175,16 +170,17 @@ class ChatScreen(ConversationScreen):
             return "waits for the answer above" if self._status_known else "waits for the first look at the index"
         return f"waits for the model to load: {self._loading} …" if self._loading else "waits for the model to load"
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: Job, *, is_asked: bool = False) -> None:
+        """Ask a question, unless it was asked together with the one before."""
         view = self._answering = job.view
         self.query_one(Transcript).select(view)
         if job.comparing:
             view.begin_comparison()
             self.post_message(m.ComparisonWanted(view.turn, view.question))
-        else:
-            view.begin()
-            view.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(view.turn, view.question, self._earlier(view)))
+            return
+        view.begin()
+        if not is_asked:
+            self.post_message(m.AnswerWanted(view.turn, view.question, self._earlier(view), self._queue.questions()))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -214,12 +210,16 @@ class ChatScreen(ConversationScreen):
 
     async def on_answer_over(self, message: m.AnswerOver) -> None:
         view = self._turns[message.turn]
-        self._answering, self._is_stopping = None, False
+        is_last, self._answering, self._is_stopping = self._is_stopping, None, False
         view.end()
         if view is self._withdrawn:
             await self._forget(view)
         elif view is self.query_one(Transcript).selected:
             self._show_sources(view)
+        following = None if is_last or view is self._withdrawn else self._queue.take(message.then)
+        message.goes_on.set_result(following is not None)
+        if following is not None:
+            self._begin(following, is_asked=True)
         self._look_for_lacked_files()
         self._next()
 
@@ -282,7 +282,7 @@ class ChatScreen(ConversationScreen):
     async def _queue_again(self, views: Sequence[AnswerView]) -> None:
         for view in views:
             await view.queue_again()
-            self._queue.append(_Job(view))
+            self._queue.append(Job(view))
         self._next()
 
     async def on_status_came(self, message: m.StatusCame) -> None:
@@ -344,7 +344,7 @@ class ChatScreen(ConversationScreen):
             self._withdrawn = view
             self.post_message(m.StopWanted())
         elif view.answer is not None:  # it waits to be compared
-            self._queue = deque(job for job in self._queue if job.view is not view)
+            self._queue.withdraw(view)
             view.end()
             return
         else:
@@ -373,7 +373,7 @@ class ChatScreen(ConversationScreen):
         self._in_thread(partial(self._backend.keeper.delete_turn, view.turn))
 
     async def _drop(self, view: AnswerView) -> None:
-        self._queue = deque(job for job in self._queue if job.view is not view)
+        self._queue.withdraw(view)
         del self._turns[view.turn]
         await self.query_one(Transcript).drop(view)
         if not self._turns:
@@ -394,7 +394,7 @@ class ChatScreen(ConversationScreen):
     def action_compare(self) -> None:
         """Answer the selected question from caches and with full prefill, and show both times and answers."""
         if (view := self._selected) and view.can_compare:
-            self._enqueue(_Job(view, comparing=True))
+            self._enqueue(Job(view, comparing=True))
 
     def on_descendant_focus(self) -> None:
         self.refresh_bindings()

@@ -11,7 +11,7 @@ from textual.filter import LineFilter
 
 _SIGNS = {
     **dict.fromkeys("●█", "*"),
-    **dict.fromkeys("◐◑▸▶❱›", ">"),
+    **dict.fromkeys("◐◑▸▶❱›↳", ">"),
     **dict.fromkeys("○◌", "o"),
     **dict.fromkeys("░▒▓·•", "."),
     **dict.fromkeys("─━═▔▁", "-"),

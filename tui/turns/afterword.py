@@ -43,7 +43,7 @@ def afterword(answer: Answer, folders: Sequence[Path], hint: str) -> Content:
         if source.stale and source.number in cited
     ]
     if answer.not_read is not None:
-        lines.append(Content(f"! {answer.not_read.brief} ({answer.not_read.hint})"))
+        lines.append(Content(f"! {answer.not_read.brief} (the library lists them)"))
     lines += [Content.assemble("! ", safe(notice, single_line=True)) for notice in answer.notices]
     return Content("\n").join(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,6 +12,7 @@ from desk_rag.config import Settings
 
 if TYPE_CHECKING:
     from desk_rag.answering.conversation.turns import Request
+    from desk_rag.indexer.resident.protocol import Message
 
 
 class OtherProcess:
@@ -59,19 +60,34 @@ class OtherProcess:
 
         return attending.ask(self._send_for(request), stop, wait)
 
+    def ask_all(
+        self, requests: Sequence[Request], stop: Callable[[], bool]
+    ) -> Generator[Iterator[AnswerEvent], None, None]:
+        """Yield the events of several answers. Raises NoResident."""
+        from desk_rag.indexer.resident import attending
+
+        yield from attending.several(requests, self._sent(stop))
+
     def prefetch(self, question: str) -> None:
         """Nothing: what another process brings nearer is its own decision."""
 
     def _send_for(self, request: Request) -> Callable[[bool, Callable[[], bool]], Iterator[AnswerEvent]]:
-        from desk_rag.indexer.resident import attending, client, values
-
-        key = values.settings_key(self._settings)
+        from desk_rag.indexer.resident import attending, values
 
         def send(waits: bool, stop: Callable[[], bool]) -> Iterator[AnswerEvent]:
-            message = {**attending.question(request, wait=waits), "settings": key}
-            replies = client.request(self._settings.data_dir, message, stop, stop_seconds=attending.STOP_SECONDS)
-            for reply in replies:
+            for reply in self._sent(stop)(attending.question(request, wait=waits)):
                 if "kind" in reply:
                     yield values.to_event(reply)
+
+        return send
+
+    def _sent(self, stop: Callable[[], bool]) -> Callable[[Message], Generator[Message, None, None]]:
+        """Return what sends a message to the process and yields the replies."""
+        from desk_rag.indexer.resident import attending, client, values
+
+        key, data_dir = values.settings_key(self._settings), self._settings.data_dir
+
+        def send(message: Message) -> Generator[Message, None, None]:
+            return client.request(data_dir, {**message, "settings": key}, stop, stop_seconds=attending.STOP_SECONDS)
 
         return send

@@ -201,6 +201,7 @@ class AnswerView(Vertical):
         self.state = TurnState.ANSWERING
         self._begun_at, self._word_drawn = perf_counter(), False
         self._times.waited = self._begun_at - self._asked_at
+        self.waiting("looking through your documents …")
 
     def begin_comparison(self) -> None:
         """Show that the question is being asked both ways; the answer stays as it is."""

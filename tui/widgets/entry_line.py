@@ -17,7 +17,7 @@ _MARKS = {
     EntryState.CHANGED: ("◐", "$warning"),
     EntryState.GONE: ("◌", "$warning"),
     EntryState.FAILED: ("!", "$error"),
-    EntryState.LEFT_OUT: ("○", "$foreground 50%"),
+    EntryState.LEFT_OUT: ("○", "$foreground 65%"),
     EntryState.WAITING: ("·", "$primary"),
 }
 _RULES = {"secret": "may hold secrets", "default": "belongs to tools", "exclude": "excluded by you"}

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from desk_rag.answering.events import Source
 from desk_rag.tui.wording import fit, fit_path, mark, place, safe, short_path
 
-_STYLES = {"warm": "$success", "stale": "$warning", "cold": "$foreground 50%"}
+_STYLES = {"warm": "$success", "stale": "$warning", "cold": "$foreground 65%"}
 _NARROWEST_PATH = 12
 
 
@@ -41,6 +41,7 @@ class SourceList(OptionList):
         self._sources, self._cited = sources, cited
         first_cited = next((index for index, source in enumerate(sources) if source.number in cited), 0)
         self._draw(keep if keep is not None else first_cited if sources else None)
+        self.call_after_refresh(self._fit)
 
     def choose(self, number: int) -> None:
         """Highlight source `number` (1-based)."""
@@ -64,7 +65,11 @@ class SourceList(OptionList):
             self.highlighted = ((self.highlighted or 0) + by) % len(self._sources)
 
     def on_resize(self, event: events.Resize) -> None:
-        if self.scrollable_content_region.width != self._width:
+        self._fit()
+
+    def _fit(self) -> None:
+        """Draw the list anew if it is not as wide as it was drawn for; a list that was hidden has no width."""
+        if self.scrollable_content_region.width not in (0, self._width):
             self._draw(self.highlighted)
 
     def _draw(self, highlight: int | None) -> None:
@@ -78,10 +83,10 @@ class SourceList(OptionList):
         letter, state = mark(source)
         where = safe(place(source), single_line=True, most=24)
         left = Content.assemble(
-            (f"{source.number:>2} ", "bold $accent" if source.number in self._cited else "$foreground 60%"),
+            (f"{source.number:>2} ", "bold $accent" if source.number in self._cited else "$foreground 65%"),
             (f"{letter} ", _STYLES[state]),
         )
         width = max(self._width - left.cell_length - where.cell_length - 2, _NARROWEST_PATH)
         path = fit_path(short_path(source.path, self._folders), width)
-        line = Content.assemble(left, path, " ", where.stylize("$foreground 60%"))
+        line = Content.assemble(left, path, " ", where.stylize("$foreground 65%"))
         return fit(line, self._width) if self._width else line

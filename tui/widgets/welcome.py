@@ -26,7 +26,7 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None, ke
         )
     names = ", ".join(home_path(folder) for folder in folders)
     if status.freshness is Freshness.STARTING:
-        state = "Starting. You can type already; a question waits until the model is there."
+        state = "Starting. You can type already; a question waits until the model is loaded."
     elif status.absent and not status.files:
         state = "The folder is not there now, and nothing of it was read before."
     elif not status.files and not status.is_reading:
@@ -34,11 +34,11 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None, ke
     elif not status.files:
         state = "Nothing has been read yet. A question waits until the files have been."
     else:
-        state = f"{count(status.files, 'file')}, {count(status.chunks, 'chunk')}: "
+        state = f"{count(status.files, 'file')}, {count(status.chunks, 'passage')}: "
         if status.warm >= status.chunks:
-            state += "all warm, so answers come fast."
+            state += "all read ahead of time, so answers come fast."
         else:
-            state += f"{status.warm:,} warm, the rest answer more slowly."
+            state += f"{status.warm:,} read ahead of time, the rest answer more slowly."
     return Content.assemble(
         ("Ask a question; the answer quotes your documents and says where\n\n", "bold"),
         safe(names, "$foreground 60%", single_line=True, most=300),

@@ -208,7 +208,7 @@ def _quality(stored: StoredGate) -> Finding:
     passed = gate.score.passes and gate.needles_found == gate.needles_expected
     differs = "do not differ noticeably from" if passed else "may differ from"
     detail = (
-        f"{stored.model}: answers from caches {differs} those without. Tested here on {gate.score.tokens:,} words and"
+        f"{stored.model}: answers from caches {differs} those without. Tested on {gate.score.tokens:,} words and"
         f" word parts: the same next one {gate.score.top1:.1%} of the time, and {gate.needles_found} of"
         f" {gate.needles_expected} hidden codes found"
     )

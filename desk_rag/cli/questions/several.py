@@ -25,7 +25,7 @@ from desk_rag.cli.signals import INTERRUPTED
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident.client import ResidentError
-from desk_rag.indexer.resident.protocol import MOST_REQUEST, NEW_FOLDER, Message, NoResident, encode
+from desk_rag.indexer.resident.protocol import MOST_REQUEST, NEW_FOLDER, NoResident, encode
 from desk_rag.ingest import contents
 from desk_rag.sanitize import clean
 
@@ -111,19 +111,6 @@ def _portions(requests: Sequence[Request]) -> Iterator[list[Request]]:
         yield portion
 
 
-def _events_of_next(messages: Iterator[Message]) -> Iterator[AnswerEvent]:
-    """Yield the events of the next answer of several. Raises its error; NoResident if there is none."""
-    from desk_rag.indexer.resident import client, values
-
-    for message in messages:
-        if "answered" in message:
-            return
-        if "failed" in message:
-            raise client.reported(message["failed"])
-        yield values.to_event(message)
-    raise NoResident("it has ended")
-
-
 class _Batch:
     """Questions being answered."""
 
@@ -154,11 +141,11 @@ class _Batch:
                 self._progress.end()
                 if away:
                     self._progress.say(away)
-                for request in portion:
+                for request, events in zip(portion, client.answers(messages, len(portion)), strict=True):
                     self.is_stopped = self.is_stopped or stop()
                     if self.is_stopped:
                         return
-                    self._print(request, _events_of_next(messages), away, stop)
+                    self._print(request, events, away, stop)
 
     def index_by_resident(self, roots: Sequence[Path]) -> None:
         """Have the folders indexed by the process that indexes. Raises NoResident where it cannot."""

@@ -57,3 +57,8 @@ def memory_errors() -> Iterator[None]:
             remedy="Close other programs that use it, or take a smaller model or --quantization nf4 on a GPU "
             "(`desk-rag models fit` compares).",
         ) from error
+
+
+def shown_name(device: torch.device) -> str:
+    """Return 'CPU', or the name of a GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partialmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from desk_rag.answering.conversation.turns import Request
-from desk_rag.answering.engine import AnswerEngine
-from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.opening import open_engine
-from desk_rag.answering.together.asking import Ask, Together
 from desk_rag.cli.questions import several
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
@@ -26,6 +22,7 @@ from desk_rag.indexer.resident.answers import Resident
 from desk_rag.indexer.resident.protocol import Message
 from desk_rag.indexer.resident.server import Server
 from desk_rag.kv.loading.file_io import FileReader
+from tests.answering.together import as_on_a_gpu
 from tests.cli.test_store import Desk
 
 PAGES = {
@@ -70,18 +67,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 @pytest.fixture(params=["one after the other", "at once"])
 def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of questions that were answered at once: as on a CPU, and as on a GPU, three by three."""
-    sizes: list[int] = []
-    if request.param == "at once":
-        opened, answering = AnswerEngine.__init__, Together.answering
-
-        def counted(self: Together, asks: Sequence[Ask]) -> AbstractContextManager[list[Iterator[AnswerEvent]]]:
-            sizes.append(len(asks))
-            return answering(self, asks)
-
-        monkeypatch.setattr(AnswerEngine, "__init__", partialmethod(opened, lean=True))
-        monkeypatch.setattr(Together, "of", lambda engine, _count: Together(engine, 3))
-        monkeypatch.setattr(Together, "answering", counted)
-    return sizes
+    return as_on_a_gpu(monkeypatch) if request.param == "at once" else []
 
 
 class Beside:

@@ -20,6 +20,7 @@ from desk_rag.tui.conversation.export_screen import ExportScreen
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.panels.library import LibraryScreen
+from desk_rag.tui.screens import turn_screen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.screens.help import HelpScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
@@ -294,3 +295,21 @@ async def test_commands_of_other_programs_are_understood_in_the_prompt(running: 
 
 def notices(pilot: Pilot[int]) -> str:
     return " ".join(notice.message for notice in pilot.app._notifications)
+
+
+async def test_what_was_found_is_read_from_its_beginning_with_its_sources_beside_it(
+    running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pane of the sources was closed, so that it opens, and the lines above are wrapped anew."""
+    lines = "\n".join(f"{number} of the lines that are long enough to be wrapped beside a pane" for number in range(12))
+    script = {f"q{number}": play(answer(f"q{number}", lines, sources=(), found=False)) for number in range(5)}
+    monkeypatch.setattr(turn_screen, "compared", lambda sources, folders: sources)  # or the list is drawn once more
+    async with running(ScriptedBackend(script), (120, 36)) as pilot:
+        app = pilot.app
+        for asked, question in enumerate(("q0", "which boiler?", "q1", "q2", "q3", "q4"), 1):
+            await ask(pilot, question)
+            await until(pilot, lambda: finished(pilot, asked))  # noqa: B023 - awaited before the next one
+        assert not app._chat.has_class("-with-sources") and "which boiler?" not in screen_text(app)
+        await pilot.press("ctrl+f", *"boiler?")
+        await until(pilot, lambda: any("which boiler?" in row for row in screen_text(app).splitlines()[:4]))
+        assert "house/boiler-contract.pdf    " in screen_text(app), "the list of sources is as wide as its pane"

@@ -19,17 +19,21 @@ from desk_rag.tui.turns.other_process import OtherProcess
 from tests.tui.terminal import ROOT
 
 Q = "What colour is the kitchen door?"
+BESIDE = "In which colour was the front door of the house painted?"
 _ASKS = """
 import sys
 from pathlib import Path
 from desk_rag.config import Settings
+from desk_rag.tui.backend import Wanted
 from desk_rag.tui.live_backend import LiveBackend
 from desk_rag.tui.management.session import Session
 backend = LiveBackend(Session(Settings(data_dir=Path(sys.argv[1])), [Path(sys.argv[2])]))
 print(backend.start(lambda text: None, lambda event: None).device)
 status = backend.status()
 print(status.files, status.writer, status.with_vectors == status.chunks)
-print(list(backend.ask(sys.argv[3], lambda: False))[-1].answer.text)
+wanted = [Wanted(turn, question) for turn, question in enumerate(sys.argv[3:])]
+for turn, events in backend.ask_all(wanted, lambda: False, wait=lambda: True, earlier=()):
+    print(turn, list(events)[-1].answer.text)
 print("torch" in sys.modules)
 backend.stop()
 """
@@ -61,12 +65,14 @@ def test_a_watch_answers_and_the_screen_loads_no_libraries_for_it(
 ) -> None:
     docs, data, process = watched
     done = subprocess.run(
-        [sys.executable, "-c", _ASKS, str(data), str(docs), Q], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    device, counts, answer, has_torch = done.stdout.splitlines()
+        [sys.executable, "-c", _ASKS, str(data), str(docs), Q, BESIDE], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    device, counts, answer, beside, has_torch = done.stdout.splitlines()
     assert device == f"process {process.pid}"
     assert counts == f"1 {process.pid} True"
-    assert "green" in answer and has_torch == "False"
+    assert answer.startswith("0 ") and "green" in answer and beside.startswith("1 ") and "black" in beside
+    assert has_torch == "False"
 
 
 @pytest.mark.slow

@@ -296,11 +296,22 @@ def test_activity_says_how_many_files_are_gone_and_what_was_decided(desk: Desk) 
     desk.quit()
 
 
+def test_questions_typed_before_it_can_answer_are_all_answered_and_a_follow_up_after_its_turn(desk: Desk) -> None:
+    desk.open(sign="Ask about your files")
+    desk.send("What colour is the garden gate?\rWho repaired the roof of the house in June 2020?\r")
+    desk.send("And when?\r")
+    desk.sees("painted green")
+    desk.sees("Jonas Weil", "asked as: When was the roof", "waited")
+    desk.quit()
+
+
 def test_a_first_question_says_what_it_waits_for(desk: Desk) -> None:
     desk.open(sign="Ask about your files")
     desk.send("What colour is the garden gate?\r")
-    desk.sees("waits for the model to load: first use: testing the caches, ")
+    desk.sees("waits for the model to load: loading ")
     desk.sees("painted green", "first word")
+    terminal = desk.terminal
+    assert terminal is not None and b"testing the caches" not in terminal.raw, "the reader was tested before it shipped"
     desk.quit()
 
 

@@ -101,7 +101,8 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             return _whether_paid(request, selection)
         case _:
             every = len(reading.records)
-            of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
+            are = "is" if every == 1 else "are"
+            of_all = f"; there {are} {every:,} in all" if len(selection.chosen) != every else ""
             count = len(selection.chosen)
             of_all += _without_amount(selection)
             those = _those(request, selection, count)

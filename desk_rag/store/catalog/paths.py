@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,19 @@ def plainest(files: Sequence[tuple[Path, int]], text: str) -> Path:
         return path.is_symlink(), is_copy, mtime_ns, not named, len(path.parts), path
 
     return min(files, key=oddness)[0]
+
+
+def hold_everything(connection: sqlite3.Connection, folders: Sequence[Path]) -> bool:
+    """Return whether no known path lies outside the folders, so that a query need not be limited to them."""
+    scope = Scope(folders)
+    found = "SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ? AND path < ?)"
+    inside = zip(scope.values[::3], scope.values[1::3], scope.values[2::3], strict=True)
+    end = b""
+    for begin, next_end in sorted(part for at, below, last in inside for part in ((at, at + b"\0"), (below, last))):
+        if begin > end and connection.execute(found, (end, begin)).fetchone()[0]:
+            return False
+        end = max(end, next_end)
+    return not connection.execute("SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ?)", (end,)).fetchone()[0]
 
 
 class Scope:

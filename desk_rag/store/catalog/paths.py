@@ -72,8 +72,7 @@ class Scope:
         """Return an SQL condition on a path column ('1' for everything)."""
         if self.everything:
             return "1"
-        folder = f"{column} = ? OR ({column} >= ? AND {column} < ?)"
-        return "(" + " OR ".join([folder] * (len(self.values) // 3)) + ")"
+        return _either(f"{column} = ? OR ({column} >= ? AND {column} < ?)", len(self.values) // 3)
 
     def and_path(self, column: str) -> str:
         """Return ' AND condition' on a path column, or ''."""
@@ -100,3 +99,9 @@ class Scope:
     def and_chunk(self, column: str) -> str:
         """Return ' AND condition' on a column of chunk rows, or ''."""
         return "" if self.everything else f" AND {column} IN {self.chunk_rows()}"
+
+
+def _either(condition: str, times: int) -> str:
+    """Join a condition with itself by OR, in halves: SQLite refuses expressions that are nested 1,000 deep."""
+    half = times // 2
+    return f"({condition})" if times < 2 else f"({_either(condition, half)} OR {_either(condition, times - half)})"

@@ -240,6 +240,12 @@ def test_folders_that_hold_everything_are_known_as_such(folders: list[Path], fil
         assert hold_everything(connection, folders) == inside
 
 
+def test_a_search_in_a_thousand_files_is_possible(corpus: Store) -> None:
+    files = [Path(f"/docs/{number}.md") for number in range(1000)]
+    assert found(corpus, "rent", under=(*files, Path("/docs/lease.md"))) == ["lease.md"]
+    assert found(corpus, "rent", under=tuple(files)) == []
+
+
 def test_a_search_in_all_folders_is_not_limited(many: sqlite3.Connection) -> None:
     traced = list[str]()
     many.set_trace_callback(traced.append)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def plainest(files: Sequence[tuple[Path, int]], text: str) -> Path:
     return min(files, key=oddness)[0]
 
 
+def hold_everything(connection: sqlite3.Connection, folders: Sequence[Path]) -> bool:
+    """Return whether no known path lies outside the folders, so that a query need not be limited to them."""
+    scope = Scope(folders)
+    found = "SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ? AND path < ?)"
+    inside = zip(scope.values[::3], scope.values[1::3], scope.values[2::3], strict=True)
+    end = b""
+    for begin, next_end in sorted(part for at, below, last in inside for part in ((at, at + b"\0"), (below, last))):
+        if begin > end and connection.execute(found, (end, begin)).fetchone()[0]:
+            return False
+        end = max(end, next_end)
+    return not connection.execute("SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ?)", (end,)).fetchone()[0]
+
+
 class Scope:
     """The documents at or below the given folders; all documents if none are given."""
 
@@ -58,8 +72,7 @@ class Scope:
         """Return an SQL condition on a path column ('1' for everything)."""
         if self.everything:
             return "1"
-        folder = f"{column} = ? OR ({column} >= ? AND {column} < ?)"
-        return "(" + " OR ".join([folder] * (len(self.values) // 3)) + ")"
+        return _either(f"{column} = ? OR ({column} >= ? AND {column} < ?)", len(self.values) // 3)
 
     def and_path(self, column: str) -> str:
         """Return ' AND condition' on a path column, or ''."""
@@ -86,3 +99,9 @@ class Scope:
     def and_chunk(self, column: str) -> str:
         """Return ' AND condition' on a column of chunk rows, or ''."""
         return "" if self.everything else f" AND {column} IN {self.chunk_rows()}"
+
+
+def _either(condition: str, times: int) -> str:
+    """Join a condition with itself by OR, in halves: SQLite refuses expressions that are nested 1,000 deep."""
+    half = times // 2
+    return f"({condition})" if times < 2 else f"({_either(condition, half)} OR {_either(condition, times - half)})"

@@ -23,7 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId
-from desk_rag.store.catalog.paths import Scope
+from desk_rag.store.catalog.paths import Scope, hold_everything
 from desk_rag.store.types import Hit
 
 MOST_TERMS = 64
@@ -106,7 +106,7 @@ def search(connection: sqlite3.Connection, question: str, limit: int, under: Seq
     terms = _terms(question)
     if not terms or limit < 1:
         return [], 0
-    scope = Scope(under)
+    scope = Scope(() if hold_everything(connection, under) else under)
     scores = _best_rows(connection, _Index("chunk_words", scope.chunk_rows(), scope), terms, limit)
     for row, score in _named(connection, terms, scope).items():
         scores[row] = scores.get(row, 0.0) + NAME_WEIGHT * score

@@ -45,7 +45,7 @@ _ABSORB_PER_SEARCH = 200
 _FEW_IN_SCOPE = 5_000
 """Chunks in scope up to which reading their vectors takes no longer than the graph."""
 _WIDER = (4, 16)
-"""How many times as many vectors as wanted are looked for among all, to find enough in scope."""
+"""Multiples of the wanted number that are looked for among all vectors, to find enough in scope."""
 _ABSORB_PER_PUT = 2_000
 _SAVE_AFTER = 5_000
 _SAVE_SHARE = 10

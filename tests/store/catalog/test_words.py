@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from desk_rag.store.catalog import schema, words
+from desk_rag.store.catalog.paths import hold_everything
 from desk_rag.store.store import Store
 from tests.store import made
 
@@ -222,3 +224,32 @@ def test_a_folder_limits_frequent_words(many: sqlite3.Connection, folder: str) -
     expected = all_scored(many, "invoice payment", (Path(folder),))
     assert rows == pytest.approx({row: expected[row] for row in rows}, abs=NO_WEIGHT)
     assert len(rows) == min(3000, len(expected)) and (folder == "/docs") == (rows.keys() == expected.keys())
+
+
+_FOLDERS = st.lists(st.sampled_from(["/", "/d", "/d/a", "/d-2", "/d0", "/e/f.md"]).map(Path), max_size=3)
+_FILES = st.lists(st.sampled_from(["/d/a/1.md", "/d/2.md", "/d-2/3.md", "/d0/4.md", "/e/f.md", "/d"]), max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_FOLDERS, _FILES)
+def test_folders_that_hold_everything_are_known_as_such(folders: list[Path], files: list[str]) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE documents (path BLOB UNIQUE)")
+        connection.executemany("INSERT INTO documents VALUES (?)", [(os.fsencode(file),) for file in set(files)])
+        inside = all(any(folder in (Path(file), *Path(file).parents) for folder in folders) for file in files)
+        assert hold_everything(connection, folders) == inside
+
+
+def test_a_search_in_a_thousand_files_is_possible(corpus: Store) -> None:
+    files = [Path(f"/docs/{number}.md") for number in range(1000)]
+    assert found(corpus, "rent", under=(*files, Path("/docs/lease.md"))) == ["lease.md"]
+    assert found(corpus, "rent", under=tuple(files)) == []
+
+
+def test_a_search_in_all_folders_is_not_limited(many: sqlite3.Connection) -> None:
+    traced = list[str]()
+    many.set_trace_callback(traced.append)
+    limited = searched(many, "invoice payment", 50, (Path("/docs"), Path("/old")))
+    many.set_trace_callback(None)
+    assert limited == searched(many, "invoice payment", 50)
+    assert traced and not any("places.document" in statement for statement in traced)

@@ -4,8 +4,6 @@ import gc
 import os
 import sys
 
-from desk_rag import meta_device
-
 __version__ = "0.1.0"
 
 # Beside other programs, threads that wait for each other at the end of every small product cost more than they gain.
@@ -29,5 +27,3 @@ gc.set_threshold(20_000, *gc.get_threshold()[1:])
 _folder = __path__[0]
 if not os.path.isdir(os.path.join(_folder, "tui")):  # noqa: PTH112, PTH118
     __path__.append(os.path.dirname(_folder))  # noqa: PTH120
-
-meta_device.defer()

@@ -48,6 +48,7 @@ from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import rows_alike
 from desk_rag.answering.requirements.statements.languages import foreign_language
+from desk_rag.answering.requirements.statements.prices import asks_price
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.retrieval.capitals import as_in_documents
 from desk_rag.retrieval.search import RetrievedChunk
@@ -339,7 +340,7 @@ def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEve
             return
     if narrowed is not None:
         look = replace(look, favoured=narrowed.files)
-    yield from _twice(reader, question, look, eager=narrowed is not None)
+    yield from _twice(reader, question, look, eager=narrowed is not None or asks_price(question))
 
 
 def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> Iterator[AnswerEvent]:

@@ -19,7 +19,7 @@ from desk_rag.answering.requirements.mentions import YEAR
 from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.statements.matters import is_contrary
-from desk_rag.answering.requirements.statements.prices import asks_price, is_event, is_price_list
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
@@ -90,11 +90,11 @@ def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
     if not wanted:
         return None
     requirements = Requirements(question)
-    has_prices = asks_price(question) and any(map(is_price_list, places))
+    of_price = asks_price(question)
     rated = [
         (covered, lookup)
         for place in dict.fromkeys(places)
-        for covered, lookup in _rows(question, wanted, requirements, place, has_prices=has_prices)
+        for covered, lookup in _rows(question, wanted, requirements, place, of_price=of_price)
     ]
     rated.sort(key=lambda pair: -pair[0])
     if not rated or rated[0][0] < _LEAST_COVERED:
@@ -114,12 +114,12 @@ def fields(text: str) -> list[_Field]:
 
 
 def _rows(
-    question: str, wanted: set[str], requirements: Requirements, place: Place, *, has_prices: bool
+    question: str, wanted: set[str], requirements: Requirements, place: Place, *, of_price: bool
 ) -> Iterator[tuple[float, Lookup]]:
-    """Yield the rows that fit; with `has_prices` none of what was booked or paid on one day."""
+    """Yield the rows that fit; with `of_price` none of what was booked or paid on one day."""
     begin, of_letters, rows = 0, asks_of_letters(question), list[tuple[int, str, list[_Field]]]()
     for line in place.text.split("\n"):
-        is_row = "; " in line and (of_letters or not is_header(line)) and not (has_prices and is_event(line))
+        is_row = "; " in line and (of_letters or not is_header(line)) and not (of_price and is_event(line))
         cells = fields(line) if is_row else []
         if len(cells) > 1 and begin >= place.body:
             rows.append((begin, line, cells))

@@ -11,6 +11,7 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money,
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -75,6 +76,8 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
             return f"The quote does not say {thing}"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
+    if asks_price(question) and is_event(quote):
+        return "The question asks for a price, and the quote says what was paid on one day"
     if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
         return f"The question asks for yes or no, and “{answer}” says neither"
     extreme = _EXTREME.match(question.strip())

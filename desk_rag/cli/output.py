@@ -28,8 +28,7 @@ from desk_rag.answering.events import (
     mark,
 )
 from desk_rag.answering.requirements.places import place_of_source
-from desk_rag.answering.writing.remarks import reasoned, searched_only, stale_notice
-from desk_rag.answering.writing.remarks import remarks as support_remarks
+from desk_rag.answering.writing.remarks import kept_notices, reasoned, searched_only, stale_notice
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage, foreseen
@@ -240,27 +239,20 @@ class AnswerPrinter:
 
 def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     """Return remarks on an answer: what it may lack, and what has changed since."""
-    remarks = support_remarks(answer)
+    remarks = []
     if reasoned(answer):
         remarks.append(f"{reasoned(answer)}; --json has the text")
     if searched := searched_only(answer, [shown_path(path, bases) for path in answer.limited_to]):
         remarks.append(searched)
     if answer.doubt:
         remarks.append(answer.doubt)
-    if answer.dropped_quotes:
-        count = len(answer.dropped_quotes)
-        remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
-    if answer.cut_notice:
-        remarks.append(answer.cut_notice)
     cited = {citation.source_number for citation in answer.citations}
     for source in answer.sources:
         if source.stale and source.number in cited:
             remarks.append(f"[{source.number}] {stale_notice(source)}")
         if source.copies and source.number in cited:
             remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
-    if answer.not_read is not None:
-        remarks.append(f"{answer.not_read.brief}; {answer.not_read.hint}")
-    return [*remarks, *answer.notices]
+    return [*remarks, *kept_notices(answer)]
 
 
 def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:

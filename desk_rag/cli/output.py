@@ -368,8 +368,9 @@ def unread_line(unread: UnreadFiles) -> str:
 
 
 def unread_json(unread: UnreadFiles) -> dict[str, object]:
-    """Return the number of files that were not read, in all and by kind."""
-    return {"files": unread.files, "kinds": dict(unread.kinds)}
+    """Return the number of files that were not read, in all and by kind, and that of folders left out as a whole."""
+    folders = {group.kind: group.number for group in unread.folders}
+    return {"files": unread.files, "kinds": dict(unread.kinds), "folders": folders}
 
 
 def _date(unix_time: float) -> str:

@@ -61,7 +61,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "data_dir": str(settings.data_dir),
                 "files": counts.files,
                 "failed": counts.failed,
-                "skipped": counts.skipped,
+                "skipped": counts.skipped - sum(group.number for group in skipped.folders),
+                "not_read": out.unread_json(skipped),
                 "chunks": counts.chunks,
                 "with_vectors": counts.with_vectors,
                 "with_token_vectors": counts.with_tokens,
@@ -104,7 +105,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
         *([f"caches    in {home_path(settings.store.kv_place)}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
-        f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
+        f"left out  {out.unread_line(skipped) if skipped else 'nothing'}",
         f"now       {_activity_text(activity, pause, counts.files)}",
     ]
     if kept is not None:

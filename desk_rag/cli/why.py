@@ -15,7 +15,7 @@ from desk_rag.config import Settings, default_path
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError
 from desk_rag.ingest.explanation import OWN_RULE, STATE_WORDS, explain, locked_parent
-from desk_rag.ingest.unread import is_no_document
+from desk_rag.ingest.unread import is_no_document, with_contents
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -51,12 +51,14 @@ def why(settings: Settings, file: Path, config_file: Path | None, *, as_json: bo
             f"There is no file or folder {path}, and nothing from there is indexed.",
             remedy="Check the spelling; desk-rag why FOLDER lists the files that were not read.",
         )
-    state = known.state
+    state, is_folder = known.state, row is not None and row.is_folder
     if as_json:
         chunks = row.num_chunks if row else 0
-        out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
+        entry = {"path": str(path), "state": state, "reason": reason, "chunks": chunks, "is_folder": is_folder}
+        out.print_json(sys.stdout, entry)
     else:
-        print_lines([f"{shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
+        named = _named(path, is_folder=is_folder)
+        print_lines([f"{named}: {state}" + _and(reason.removeprefix(f"{path} "))])
     return 0
 
 
@@ -76,35 +78,41 @@ def _where_rule_is(config_file: Path | None) -> str:
 
 def _why_folder(path: Path, rows: Sequence[DocumentRow], rule: str, config_file: Path | None, *, as_json: bool) -> int:
     """Print the number of files by state, then the files that have a reason, grouped by it."""
-    counts = Counter(row.state.value for row in rows)
+    counts = Counter(row.state.value for row in rows if not row.is_folder)
+    folders = sum(row.is_folder for row in rows)
     states = {state.value: counts[state.value] for state in FileState if counts[state.value]}
     if as_json:
         files = [
-            {"path": str(row.path), "state": row.state.value, "reason": row.reason, "chunks": row.num_chunks}
+            {"path": str(row.path), "state": row.state.value, "reason": row.reason, "chunks": row.num_chunks,
+             "is_folder": row.is_folder}
             for row in rows
-        ]
+        ]  # fmt: skip
         left_out = {"state": "left out", "reason": rule} if rule else {}
-        out.print_json(sys.stdout, {"path": str(path), **left_out, "states": states, "files": files})
+        out.print_json(
+            sys.stdout, {"path": str(path), **left_out, "states": states, "folders": folders, "files": files}
+        )
         return 0
     no_documents = sum(row.state is FileState.SKIPPED and is_no_document(row.reason) for row in rows)
     numbers = Counter({STATE_WORDS.get(state, state): count for state, count in states.items()})
     numbers["left out"] -= no_documents
     summary = ", ".join(f"{count:,} {word}" for word, count in numbers.items() if count > 0)
+    if folders:
+        summary += f"{', ' if summary else ''}{out.plural(folders, 'folder')} left out as a whole"
     if no_documents:
         entries = "1 link or special file" if no_documents == 1 else f"{no_documents:,} links or special files"
         summary += f"{', ' if summary else ''}{entries} not counted"
     nothing = f"left out; {rule}" if rule else "nothing in it was ever looked at"
     lines = [f"{shown_path(path)}: {summary or nothing}"]
-    groups: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[DocumentRow]] = defaultdict(list)
     for row in rows:
         if row.reason:
-            groups[row.state.value, _group_reason(row)].append(row.path)
-    for (state, reason), paths in sorted(groups.items(), key=lambda group: -len(group[1])):
+            groups[row.state.value, _group_reason(row)].append(row)
+    for (state, reason), in_group in sorted(groups.items(), key=lambda group: -len(group[1])):
         where = _where_rule_is(config_file) if reason.startswith(OWN_RULE) else ""
-        lines.append(f"{len(paths):,} {STATE_WORDS.get(state, state)}: {reason}{where}")
-        lines += [f"  {shown_path(file, [path])}" for file in paths[:_MOST_LISTED]]
-        if len(paths) > _MOST_LISTED:
-            lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists every file")
+        lines.append(f"{len(in_group):,} {STATE_WORDS.get(state, state)}: {reason}{where}")
+        lines += [f"  {_named(row.path, [path], is_folder=row.is_folder)}" for row in in_group[:_MOST_LISTED]]
+        if len(in_group) > _MOST_LISTED:
+            lines.append(f"  … and {len(in_group) - _MOST_LISTED:,} more; --json lists every file")
     print_lines(lines)
     return 0
 
@@ -118,6 +126,10 @@ def _group_reason(row: DocumentRow) -> str:
         kind = kind_of(row.reason)
         return "; ".join(filter(None, [f"{kind}, {KIND_NOT_READ}", help_for(kind)]))
     return clean(row.reason.removeprefix(str(row.path)).strip(), single_line=True)
+
+
+def _named(path: Path, bases: Sequence[Path] = (), *, is_folder: bool) -> str:
+    return with_contents(shown_path(path, bases)) if is_folder else shown_path(path, bases)
 
 
 def _and(reason: str) -> str:

@@ -210,6 +210,7 @@ def say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFile
         files = out.plural(counts.files + counts.failed + skipped.files, "file")
         failed = f" + {counts.failed:,} that could not be read" if counts.failed else ""
         progress.say(f"{files} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
+    if skipped:
         progress.say(f"{out.unread_line(skipped)}.")
 
 

@@ -374,7 +374,7 @@ def _parts(group: Sequence[_Unit], text: str, begins: Sequence[int | None]) -> t
     outermost = group[0].path[:1]
     parts: list[Part] = []
     for unit, begin in zip(group, begins, strict=True):
-        if begin is None or (unit.page is None and unit.line_start is None):
+        if begin is None or (not parts and unit.page is None and unit.line_start is None):
             continue
         section = unit.path[0] if unit.path[:1] != outermost and unit.path else ""
         part = Part(begin, unit.page, unit.line_start, unit.line_end, section)

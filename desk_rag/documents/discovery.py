@@ -47,6 +47,7 @@ _IGNORE_FILES = (".gitignore", ".deskragignore")
 _LINKED_FOLDER = "link to a folder"
 _NAME_SURROGATE = 0x20000000
 """Bit of the tags of links and junctions on Windows; folders that a cloud service fills have a tag without it."""
+_CACHE_FOLDER = "cache folder: CACHEDIR.TAG"
 _LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
 """Entries of one directory listed between two calls of `stop`."""
@@ -73,6 +74,8 @@ class LeftOut:
     path: Path
     reason: str
     """The rule, as a user would look for it: '.gitignore: *.log', 'larger than 50 MiB', 'secret: *.pem'."""
+    is_folder: bool = False
+    """A folder, of which nothing is read and nobody has counted the files."""
 
 
 def _never() -> bool:
@@ -182,11 +185,12 @@ class _Walker:
             try:
                 entries, identity = _list(place, stop)
             except OSError as error:
-                yield LeftOut(place, os_reason(error))
+                yield LeftOut(place, os_reason(error), is_folder=True)
                 continue
             has_tag = base and any(entry.name == "CACHEDIR.TAG" for entry in entries)
             if identity in above or (has_tag and _is_cache(place)):
-                yield LeftOut(place, "loop of mounts" if identity in above else "cache folder: CACHEDIR.TAG")
+                is_loop = identity in above
+                yield LeftOut(place, "loop of mounts" if is_loop else _CACHE_FOLDER, is_folder=not is_loop)
                 continue
             rules, complaints = self._enter(base, rules, {entry.name for entry in entries})
             yield from complaints
@@ -219,7 +223,7 @@ class _Walker:
                 return verdict if isinstance(verdict, LeftOut) else None
             base += folder + "/"
             if _is_cache(self._root / base):
-                return LeftOut(self._root / base, "cache folder: CACHEDIR.TAG")
+                return LeftOut(self._root / base, _CACHE_FOLDER, is_folder=True)
         rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
         path = self._root / relative
         try:
@@ -249,7 +253,7 @@ class _Walker:
         path = self._root / relative
         rule = self._deciding_rule(relative + ("/" if is_dir else ""), rules)
         if rule is not None and rule.excludes:
-            return LeftOut(path, rule.reason)
+            return LeftOut(path, rule.reason, is_dir)
         if is_dir:
             return None
         try:

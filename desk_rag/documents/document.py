@@ -36,7 +36,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "13"
+PARSER_VERSION = "14"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -81,7 +81,7 @@ class Block:
     page: int | None = None
     """1-based; None where the format has no pages."""
     line_start: int | None = None
-    """1-based line in the file; None where the format has no lines (pdf, docx)."""
+    """1-based line in the file, or number of the paragraph (.docx), card or row; None where there are none (pdf)."""
     line_end: int | None = None
     opens_chunk: bool = False
     """True at the beginning of a sheet, slide, chapter or message, which shares no chunk with what stands before it."""

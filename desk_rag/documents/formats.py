@@ -66,7 +66,10 @@ class PlaceUnits:
     """True if files with places of their own are attached to what that heading names."""
 
 
+_PARAGRAPHS = PlaceUnits(line="paragraph", lines="paragraphs")
 _PLACE_UNITS = {
+    **dict.fromkeys((Format.DOCX, Format.OPEN_DOCUMENT, Format.RICH_TEXT), _PARAGRAPHS),
+    Format.CANVAS: PlaceUnits(line="card", lines="cards"),
     Format.SLIDES: PlaceUnits("slide", "slides"),
     Format.OPEN_SLIDES: PlaceUnits("slide", "slides"),
     Format.SHEETS: PlaceUnits("sheet", "sheets", "row", "rows", names_section=True),
@@ -98,15 +101,15 @@ _BY_SUFFIX: dict[str, Format] = {
     **dict.fromkeys(("html", "htm", "xhtml"), Format.HTML),
     **dict.fromkeys(("csv", "tsv", "tab"), Format.TABLE),
     "pdf": Format.PDF,
-    "docx": Format.DOCX,
+    **dict.fromkeys(("docx", "docm", "dotx", "dotm"), Format.DOCX),
     **dict.fromkeys(("eml", "emlx"), Format.MAIL),
     **dict.fromkeys(("mbox", "mbx"), Format.MAILBOX),
     "msg": Format.OUTLOOK,
     **dict.fromkeys(("mhtml", "mht"), Format.WEB_ARCHIVE),
-    **dict.fromkeys(("pptx", "pptm", "ppsx"), Format.SLIDES),
-    **dict.fromkeys(("xlsx", "xlsm", "xlsb", "xls", "ods"), Format.SHEETS),
-    "odt": Format.OPEN_DOCUMENT,
-    "odp": Format.OPEN_SLIDES,
+    **dict.fromkeys(("pptx", "pptm", "ppsx", "ppsm", "potx", "potm"), Format.SLIDES),
+    **dict.fromkeys(("xlsx", "xlsm", "xlsb", "xltx", "xltm", "xls", "ods", "ots"), Format.SHEETS),
+    **dict.fromkeys(("odt", "ott"), Format.OPEN_DOCUMENT),
+    **dict.fromkeys(("odp", "otp"), Format.OPEN_SLIDES),
     "rtf": Format.RICH_TEXT,
     "epub": Format.EBOOK,
     "ipynb": Format.NOTEBOOK,

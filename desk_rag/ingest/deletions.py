@@ -25,6 +25,7 @@ from desk_rag.ingest.events import DeletionsWaiting, FileEvent
 from desk_rag.ingest.file_update import is_gone
 from desk_rag.store.catalog.deletion_rows import Decision, Deletion
 from desk_rag.store.presence import Presence, covers
+from desk_rag.store.types import FOLDER
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
@@ -142,13 +143,13 @@ def take_out(store: Store, paths: Sequence[Path], settings: IndexSettings) -> No
     rules = UserRules(settings, store.volumes.roots())
     store.remove_documents(paths, keep_kv=True)
     for place, reason in dict(filter(None, map(rules.excluding, paths))).items():
-        store.record_outcome(place, FileState.SKIPPED, reason, None)
+        store.record_outcome(place, FileState.SKIPPED, reason, None if place in paths else FOLDER)
 
 
 def note_obeyed(store: Store, roots: Sequence[Path], settings: IndexSettings) -> None:
     """Record that the index of `roots` obeys the rules, with no line left for a folder that is read again."""
     rules = UserRules(settings, roots)
-    for path, state, reason in store.unread_files(roots, _MOST_LEFT_OUT) if roots else ():
+    for path, state, reason, _ in store.listing.unread_files(roots, _MOST_LEFT_OUT) if roots else ():
         was_excluded = state is FileState.SKIPPED and reason.startswith(f"{OWN}: ")
         if was_excluded and path.is_dir() and rules.excluding(path / "any") is None:
             store.remove_document(path)

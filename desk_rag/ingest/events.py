@@ -17,6 +17,8 @@ class FileEvent:
     chunks: int = 0
     reason: str = ""
     """Reason why it was skipped or failed, as a sentence with the remedy."""
+    is_folder: bool = False
+    """A folder that was skipped with everything in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ LOCKED = "its permissions do not allow it to be read any more, so answers quote 
 """Reason of an indexed file that changed and cannot be read."""
 OWN_RULE = "exclude: "
 """Beginning of a reason that names a rule of the user's settings."""
+SECRET = "secret: "
+"""Beginning of the reason of a file or folder that may hold secrets."""
+SECRET_COMMAND = "; what may be a secret is not read. To have it read all the same"
+"""Beginning of what follows that reason; the UI names its own way to have it read."""
 GONE_COMMAND = "desk-rag deletions says how long"
 """End of the reason of a document whose file is gone; the UI names its own way to decide."""
 
@@ -152,12 +156,12 @@ def _allowing(path: Path, reason: str, settings_file: Path | None) -> str:
     if reason.startswith(KIND_NOT_READ):
         remedy = archives.REMEDY if archives.is_archive(path.name) else help_for(unread_kind(path.name))
         return f"; {remedy}" if remedy else ""
-    if not reason.startswith("secret: "):
+    if not reason.startswith(SECRET):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
     file = shown_path(settings_file or default_path())
     return (
-        f'; what may be a secret is not read. To have it read all the same, write exclude = ["!{name}"]'
+        f'{SECRET_COMMAND}, write exclude = ["!{name}"]'
         f" under [index] in {file}, beside what is in that list already (the ! makes an exception)"
     )
 

@@ -33,7 +33,7 @@ from desk_rag.errors import (
 )
 from desk_rag.ingest.events import FileEvent
 from desk_rag.store.presence import AbsentFolder, covers
-from desk_rag.store.types import DocumentRow, FileStamp
+from desk_rag.store.types import FOLDER, DocumentRow, FileStamp
 
 if TYPE_CHECKING:
     from desk_rag.documents.token_counter import PortableCounter
@@ -118,7 +118,8 @@ class FileReader:
 
     def leave_out(self, path: Path, left_out: LeftOut, row: DocumentRow | None) -> FileEvent:
         """Record why a path is not indexed, and remove its document unless the path is only inaccessible now."""
-        event = FileEvent(path, FileState.SKIPPED, reason=left_out.reason)
+        skipped = FileState.SKIPPED, left_out.reason
+        event = FileEvent(path, FileState.SKIPPED, reason=left_out.reason, is_folder=left_out.is_folder)
         try:
             path.lstat()
         except OSError:
@@ -126,8 +127,8 @@ class FileReader:
         if left_out.path != path:  # left out with its folder, which has the one line in the catalog that tells so
             if row is not None:
                 self._store.remove_document(path)
-        elif row is None or row.state is not FileState.SKIPPED or row.reason != left_out.reason:
-            self._store.record_outcome(path, FileState.SKIPPED, left_out.reason, None)
+        elif row is None or (row.state, row.reason, row.is_folder) != (*skipped, left_out.is_folder):
+            self._store.record_outcome(path, *skipped, FOLDER if left_out.is_folder else None)
         return event
 
     def _wait_for_next_tick(self, file: FoundFile) -> None:

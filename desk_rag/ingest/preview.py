@@ -21,7 +21,7 @@ from desk_rag.documents.formats import Format
 from desk_rag.documents.rules.ignore_rules import pattern_of
 from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest.file_update import as_known, is_gone, not_opened, stamp_of
-from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, is_no_document, kind_of, of_kind
+from desk_rag.ingest.unread import UNREADABLE, UnreadCounter, UnreadFiles, is_no_document, kind_of
 from desk_rag.model.memory.plan import EMBEDDED_KV_BYTES_PER_TOKEN, cache_bytes
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class JudgedFile:
     """Size of the file, if it would be read."""
     kind: str = ""
     """Group in which it is counted, if it is left out."""
+    is_folder: bool = False
 
 
 def compare(
@@ -110,7 +111,8 @@ def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: Index
         if not reason and known and row is not None and row.state is FileState.SKIPPED:
             reason = as_known(row).reason
     if reason:
-        return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=kind_of(reason))
+        is_folder = isinstance(entry, LeftOut) and entry.is_folder
+        return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=kind_of(reason), is_folder=is_folder)
     assert isinstance(entry, FoundFile)
     if known and row is not None:
         return JudgedFile(entry.path, Verdict.FAILED if row.state is FileState.FAILED else Verdict.UNCHANGED)
@@ -213,13 +215,14 @@ class Changes:
 def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings) -> Changes:
     """Compare the folders with the catalog, if there is one. Raises StoreError."""
     paths: dict[Verdict, list[Path]] = {Verdict.NEW: [], Verdict.CHANGED: [], Verdict.GONE: []}
-    counts, kinds = Counter[Verdict](), Counter[str]()
+    counts, left_out = Counter[Verdict](), UnreadCounter()
     size, text = 0, _LargestText(settings)
     for file in compare(roots, settings, store):
         if file.verdict in paths:
             paths[file.verdict].append(file.path)
         counts[file.verdict] += 1
-        kinds[file.kind] += file.verdict is Verdict.LEFT_OUT
+        if file.verdict is Verdict.LEFT_OUT:
+            left_out.add(file.kind, folder=file.path if file.is_folder else None)
         size += file.size
         text.add(file)
     return Changes(
@@ -230,7 +233,7 @@ def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings)
         failed=counts[Verdict.FAILED],
         bytes_to_read=size,
         estimate=IndexEstimate(counts[Verdict.NEW] + counts[Verdict.CHANGED], text.total),
-        left_out=UnreadFiles(kinds.total(), tuple((+kinds).most_common()), "left out"),
+        left_out=left_out.done("left out"),
         giant=text.giant,
     )
 
@@ -247,19 +250,14 @@ class FolderPreview:
     estimate: IndexEstimate
     kinds: tuple[tuple[str, int], ...]
     """Suffixes and numbers of files, the largest number first."""
-    left_out: tuple[tuple[str, int], ...]
-    """Groups and numbers of files and folders that would not be read, the largest number first."""
+    left_out: UnreadFiles
+    """Files and folders that a rule or their kind leaves out."""
     unreadable: int
     """Files and folders without permission to read them."""
     giant: Path | None = None
     """A file with most of the text that would be read."""
     complete: bool = True
     """False if the preview was ended early, so that there may be more."""
-
-    @property
-    def left_out_total(self) -> int:
-        """Number of files and folders that would not be read because of a rule or their kind."""
-        return sum(number for _, number in self.left_out)
 
     @property
     def kinds_line(self) -> str:
@@ -269,19 +267,14 @@ class FolderPreview:
         return " · ".join([*shown, f"{rest} other kind{'' if rest == 1 else 's'}"] if rest > 0 else shown)
 
     @property
-    def left_out_line(self) -> str:
-        """Return '120 images, 8 by your rules'."""
-        return ", ".join(of_kind(name, number) for name, number in self.left_out[:_MOST_KINDS])
-
-    @property
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
         summary = f"{least}{plural(self.files, 'file')} to read"
         if self.kinds_line:
             summary += f" ({self.kinds_line})"
-        if self.left_out_total:
-            summary += f"; {least}{self.left_out_total:,} left out ({self.left_out_line})"
+        if self.left_out:
+            summary += f"; {least}{self.left_out.brief}"
         if self.unreadable:
             summary += f"; {self.unreadable:,} may not be opened"
         return summary + "."
@@ -299,7 +292,7 @@ def preview(
     that cannot be walked.
     """
     check_root(folder)
-    kinds, left_out = Counter[str](), Counter[str]()
+    kinds, left_out, unreadable = Counter[str](), UnreadCounter(), 0
     size, text, stopped = 0, _LargestText(settings), False
     for seen, file in enumerate(compare([folder], settings, stop=stop), 1):
         if seen % 500 == 0:
@@ -307,20 +300,21 @@ def preview(
         if stop():
             stopped = True
             break
-        if file.verdict is Verdict.LEFT_OUT:
-            left_out[file.kind] += 1
+        if file.kind == UNREADABLE:
+            unreadable += 1
+        elif file.verdict is Verdict.LEFT_OUT:
+            left_out.add(file.kind, folder=file.path if file.is_folder else None)
         else:
             kinds[file.path.suffix.lower().removeprefix(".") or "without suffix"] += 1
             size += file.size
             text.add(file)
-    unreadable = left_out.pop(UNREADABLE, 0)
     return FolderPreview(
         folder,
         kinds.total(),
         size,
         IndexEstimate(kinds.total(), text.total),
         tuple(kinds.most_common()),
-        tuple(left_out.most_common()),
+        left_out.done("left out"),
         unreadable,
         text.giant,
         complete=not stopped and not stop(),

@@ -62,6 +62,7 @@ class Tally:
     """Renamed files included."""
     removed: int = 0
     skipped: int = 0
+    """Files; what is in folders that are left out as a whole is not looked at."""
     failed: int = 0
     chunks: int = 0
     """Chunks of the files indexed in this run."""
@@ -94,7 +95,7 @@ class Tally:
             case FileState.REMOVED:
                 self.removed += 1
             case FileState.SKIPPED:
-                self.skipped += 1
+                self.skipped += not event.is_folder
             case FileState.FAILED:
                 self.failed += 1
 

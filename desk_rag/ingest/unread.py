@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from desk_rag.documents import archives, ocr
 from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 from desk_rag.documents.status import FileState, plural
-from desk_rag.sanitize import clean_name
+from desk_rag.sanitize import clean_name, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
-    from desk_rag.store.types import DocumentRow
+    from desk_rag.store.types import DocumentRow, UnreadGroup
 
 UNREADABLE = "that could not be read"
 _SCANNED = "scanned PDF files"
@@ -86,6 +86,24 @@ _NO_HELP = "files of this kind are not read"
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadFolders:
+    """Folders of one kind that are left out with everything in them."""
+
+    kind: str
+    number: int
+    path: Path
+    """One of them."""
+
+    @property
+    def named(self) -> str:
+        """Return 'letters/private/ and what is in it' for a single one, '2 folders of tools' for those of tools."""
+        if self.number == 1 and self.kind != _TOOLS:
+            return with_contents(shown_path(self.path))
+        folders = plural(self.number, "folder")
+        return folders.replace(" ", " hidden ") if self.kind == "hidden" else f"{folders} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
 class UnreadFiles:
     """Number of files that were not read, in all and by kind."""
 
@@ -94,12 +112,28 @@ class UnreadFiles:
     """Kind and number of files, the largest number first."""
     word: str = "not read"
     """'left out' where those that could not be read are counted apart."""
+    folders: tuple[UnreadFolders, ...] = ()
+    """Folders left out as a whole; nobody has counted what is in them."""
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.files or self.folders)
+
+    @property
+    def amount(self) -> str:
+        """Return '46 files and 2 folders'."""
+        files, folders = plural(self.files, "file"), sum(group.number for group in self.folders)
+        return " and ".join([*([files] if self.files or not folders else []), *_counted_folders(folders)])
+
+    @property
+    def by_kind(self) -> str:
+        """Return '25 images, 20 archives, 1 too large, letters/private/ and what is in it'."""
+        return ", ".join([*(of_kind(*kind) for kind in self.kinds), *(group.named for group in self.folders)])
 
     @property
     def summary(self) -> str:
         """Return '46 files not read: 25 images, 20 archives, 1 too large'."""
-        kinds = ", ".join(of_kind(kind, count) for kind, count in self.kinds)
-        return f"{plural(self.files, 'file')} {self.word}: {kinds}"
+        return f"{self.amount} {self.word}: {self.by_kind}"
 
     @property
     def brief(self) -> str:
@@ -112,7 +146,37 @@ class UnreadFiles:
     @property
     def hint(self) -> str:
         """Return the command that names the files."""
-        return f"desk-rag why FOLDER lists {'it' if self.files == 1 else 'them'}"
+        is_one = self.files + sum(group.number for group in self.folders) == 1
+        return f"desk-rag why FOLDER lists {'it' if is_one else 'them'}"
+
+
+def _counted_folders(number: int) -> list[str]:
+    return [plural(number, "folder")] if number else []
+
+
+def with_contents(folder: str) -> str:
+    """Return how a folder is named that is left out as a whole: 'letters/private/ and what is in it'."""
+    return f"{folder.rstrip('/')}/ and what is in it"
+
+
+class UnreadCounter:
+    """Counts what was not read, by kind."""
+
+    def __init__(self) -> None:
+        self._kinds, self._folders, self._paths = Counter[str](), Counter[str](), dict[str, Path]()
+
+    def add(self, kind: str, number: int = 1, folder: Path | None = None) -> None:
+        """Count `number` files; if a folder is given, as many folders of which it is one."""
+        if folder is None:
+            self._kinds[kind] += number
+        else:
+            self._folders[kind] += number
+            self._paths[kind] = folder
+
+    def done(self, word: str) -> UnreadFiles:
+        """Return what was counted, the largest numbers first."""
+        folders = (UnreadFolders(kind, number, self._paths[kind]) for kind, number in self._folders.most_common())
+        return UnreadFiles(self._kinds.total(), tuple(self._kinds.most_common()), word, tuple(folders))
 
 
 def of_kind(kind: str, count: int) -> str:
@@ -122,8 +186,8 @@ def of_kind(kind: str, count: int) -> str:
 
 def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
     """Count the files below the folders `under` (all, if empty) that a rule or their kind leaves out."""
-    skipped = _counted(group for group in store.unread_reasons(under) if group[0] is FileState.SKIPPED)
-    return replace(skipped, word="left out")
+    groups = store.listing.unread_groups(under)
+    return _counted((group for group in groups if group.state is FileState.SKIPPED), "left out")
 
 
 def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
@@ -131,8 +195,7 @@ def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
 
     Empty files and those of tools are not counted. Returns None if there are no others.
     """
-    unread = _counted(store.unread_reasons(under), but=(_TOOLS, _EMPTY))
-    return unread if unread.files else None
+    return _counted(store.listing.unread_groups(under), but=(_TOOLS, _EMPTY)) or None
 
 
 def help_for(kind: str) -> str:
@@ -149,22 +212,22 @@ def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: boo
 
     With `by_kind`, as after a refusal, also about those that it nearly names, or whose kind it names.
     """
-    rows = store.unread_files(under, _MOST_COMPARED)
+    rows = store.listing.unread_files(under, _MOST_COMPARED)
     words = _words(question)
     named = [row for row in rows if _is_named(row[0].name, question, words)]
     if by_kind and not named:
         named = [row for row in rows if _is_nearly_named(row[0].name, words)]
-    sentences = [said_of(path, reason) for path, _, reason in named]
+    sentences = [said_of(path, reason, is_folder=is_folder) for path, _, reason, is_folder in named]
     if len(sentences) > _MOST_NAMED:
         more = len(sentences) - _MOST_NAMED
         sentences = [*sentences[:_MOST_NAMED], f"{more:,} more files with names from the question were not read"]
     if sentences or not by_kind:
         return sentences
-    kinds = Counter(kind_of(reason) for _, state, reason in rows if state is FileState.SKIPPED)
+    kinds = Counter(kind_of(reason) for _, state, reason, _ in rows if state is FileState.SKIPPED)
     for kind, pattern in _NAMED_KINDS.items():
         if kinds[kind] and re.search(rf"\b(?:{pattern})\b", question, re.IGNORECASE):
             sentences.append(f"{UnreadFiles(kinds[kind], ((kind, kinds[kind]),)).summary}; {_HELP.get(kind, _NO_HELP)}")
-    scans = [path for path, _, reason in rows if _failure_of(reason) == _SCANNED]
+    scans = [path for path, _, reason, _ in rows if _failure_of(reason) == _SCANNED]
     if scans and _SCANS.search(question):
         count = f"{plural(len(scans), 'scanned PDF file')} not read"
         sentences.append(f"{count}: no text layer. {ocr.REMEDY}")
@@ -174,17 +237,19 @@ def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: boo
 def counted_kind(words: str, store: Store, under: Sequence[Path]) -> tuple[str, int] | None:
     """Return the kind of unread files that words such as 'photos' name, and how many there are below `under`."""
     kind = next((kind for kind, pattern in _NAMED_KINDS.items() if re.fullmatch(pattern, words, re.IGNORECASE)), None)
-    counts = dict(_counted(store.unread_reasons(under)).kinds)
+    counts = dict(_counted(store.listing.unread_groups(under)).kinds)
     return None if kind is None else (_SINGULAR.get(kind, kind) if counts.get(kind) == 1 else kind, counts.get(kind, 0))
 
 
-def said_of(path: Path, reason: str) -> str:
-    """Return a sentence about one file that was not read, with what helps if that is known."""
+def said_of(path: Path, reason: str, *, is_folder: bool = False) -> str:
+    """Return a sentence about one file or folder that was not read, with what helps if that is known."""
     kind = unread_kind(path.name)
     if kind and reason.startswith(KIND_NOT_READ):
         return f"{clean_name(path.name)} was not read: {_singular(kind)}; {_HELP.get(kind, _NO_HELP)}"
     shown_reason = reason.replace(f"{path} ", "it ", 1) or "it has not been looked at yet"
-    return f"{clean_name(path.name)} was not read: {shown_reason}"
+    named = clean_name(path.name)
+    subject = f"{with_contents(named)} were" if is_folder else f"{named} was"
+    return f"{subject} not read: {shown_reason}"
 
 
 def _is_named(name: str, question: str, words: str) -> bool:
@@ -231,10 +296,11 @@ def kind_of(reason: str) -> str:
     return _GROUP_BY_RULE.get(reason.partition(":")[0], "others")
 
 
-def _counted(groups: Iterable[tuple[FileState, str, int]], but: Collection[str] = ()) -> UnreadFiles:
-    kinds: Counter[str] = Counter()
-    for state, reason, count in groups:
-        kind = kind_of(reason) if state is FileState.SKIPPED else _failure_of(reason)
-        if kind not in but and not (state is FileState.SKIPPED and is_no_document(reason)):
-            kinds[kind] += count
-    return UnreadFiles(kinds.total(), tuple(kinds.most_common()))
+def _counted(groups: Iterable[UnreadGroup], word: str = "not read", but: Collection[str] = ()) -> UnreadFiles:
+    counter = UnreadCounter()
+    for group in groups:
+        is_skipped = group.state is FileState.SKIPPED
+        kind = kind_of(group.reason) if is_skipped else _failure_of(group.reason)
+        if kind not in but and not (is_skipped and is_no_document(group.reason)):
+            counter.add(kind, group.number, group.folder)
+    return counter.done(word)

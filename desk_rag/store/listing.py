@@ -16,9 +16,10 @@ from desk_rag.errors import Cancelled
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 from desk_rag.store.catalog.rows import DOCUMENT, document
-from desk_rag.store.types import DocumentRow
+from desk_rag.store.types import FOLDER, DocumentRow, UnreadGroup
 
 _SLASH = b"/"
+_UNREAD = (FileState.SKIPPED.value, FileState.FAILED.value)
 _WARM = (
     "(SELECT count(*) FROM places p JOIN chunks c ON c.id = p.chunk WHERE p.document = d.id AND EXISTS ("
     "SELECT 1 FROM kv_chunks k JOIN kv ON kv.id = k.kv JOIN namespaces n ON n.id = kv.namespace"
@@ -160,6 +161,26 @@ class Listing:
                     if row is not None:
                         known[by_blob[blob]] = row_id, row
         return known
+
+    def unread_groups(self, under: Sequence[Path] = ()) -> list[UnreadGroup]:
+        """Return the skipped and failed files, and the folders left out as a whole, grouped by reason without path."""
+        scope, bare = Scope(under), "replace(reason, CAST(path AS TEXT) || ' ', '')"
+        query = f"SELECT state, {bare}, parser = ?, count(*), max(path) FROM documents WHERE state IN (?, ?)"
+        values = (FOLDER.parser, *_UNREAD, *scope.values)
+        with self._database.read() as connection:
+            rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2, 3", values)
+            return [
+                UnreadGroup(FileState(state), reason, number, from_blob(path) if is_folder else None)
+                for state, reason, is_folder, number, path in rows
+            ]
+
+    def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str, bool]]:
+        """Return (path, state, reason, whether a folder) of at most `most` not read, those last looked at first."""
+        scope, values = Scope(under), (FOLDER.parser, *_UNREAD)
+        query = f"SELECT path, state, reason, parser = ? FROM documents WHERE state IN (?, ?){scope.and_path('path')}"
+        with self._database.read() as connection:
+            rows = connection.execute(f"{query} ORDER BY id DESC LIMIT ?", (*values, *scope.values, most))
+            return [(from_blob(path), FileState(state), reason, bool(folder)) for path, state, reason, folder in rows]
 
     def _documents(
         self,

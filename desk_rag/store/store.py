@@ -188,14 +188,6 @@ class Store(StoreHealth):
         """Return (size, mtime_ns, inode, ctime_ns, state) by path of at most `limit` known paths, newest row first."""
         return self._catalog.stamps(under, limit)
 
-    def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:
-        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason without path."""
-        return self._catalog.unread_reasons(under)
-
-    def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str]]:
-        """Return (path, state, reason) of at most `most` skipped and failed files, those last looked at first."""
-        return self._catalog.unread_files(under, most)
-
     def documents_with_digest(self, digest: str) -> list[DocumentRow]:
         """Return the documents with exactly this content."""
         return self._catalog.with_digest(digest)

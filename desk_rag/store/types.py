@@ -22,6 +22,10 @@ class FileStamp:
     """Time of the last change of content, permissions or links, which no program can set; 0 if it is not known."""
 
 
+FOLDER = FileStamp(0, 0, 0, "folder")
+"""Stamp of a folder that is left out with everything in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
     """One path in the catalog, indexed or not."""
@@ -38,6 +42,23 @@ class DocumentRow:
     num_chunks: int
     indexed_at: float
     """Unix time, for display only."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Return whether this is a folder that is left out with everything in it."""
+        return self.stamp == FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadGroup:
+    """Files, or folders left out as a whole, that were not read for one reason."""
+
+    state: FileState
+    reason: str
+    """Reason as in `DocumentRow`, without the path."""
+    number: int
+    folder: Path | None = None
+    """One of the folders; None if these are files."""
 
 
 @dataclass(frozen=True, slots=True)

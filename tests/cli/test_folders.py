@@ -18,7 +18,7 @@ from desk_rag.cli import main
 from desk_rag.cli.folders.pausing import seconds_of
 from desk_rag.cli.output import Progress
 from desk_rag.config import IndexSettings, Settings, StoreSettings
-from desk_rag.documents.status import IndexStage
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.indexer.once import Published
 from desk_rag.ingest.damage import notices
 from desk_rag.ingest.events import StageProgress
@@ -87,8 +87,45 @@ def test_a_dry_run_after_changes_names_them(desk: Desk) -> None:
     assert report["changed"] == [str(desk.docs / "house" / "roof.md")]
     assert report["gone"] == [str(desk.docs / "door.txt")]
     assert (report["unchanged"], report["failed"]) == (0, 1)
-    assert report["not_read"] == {"files": 1, "kinds": {"images": 1}}
+    assert report["not_read"] == {"files": 1, "kinds": {"images": 1}, "folders": {}}
     assert desk.documents() == before
+
+
+def test_a_folder_that_is_left_out_counts_as_a_folder(desk: Desk, tmp_path: Path) -> None:
+    private = desk.docs / "house" / "private"
+    private.mkdir()
+    (private / "health.md").write_text("The blood pressure was 148/92 in March.\n")
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[index]\nexclude = ["private/"]\n')
+    named = f"1 file and 1 folder left out: 1 image, {private}/ and what is in it"
+    where = ("--config", str(rules))
+    assert named in desk.run(*where, "index", str(desk.docs), "--dry-run")[1]
+    _, _, err = desk.run(*where, "index", str(desk.docs), "--no-kv")
+    assert named in err and " + 1 that could not be read + 1 left out\n" in err
+    assert named in desk.run(*where, "status")[1]
+    report = desk.json(*where, "status")
+    assert report["skipped"] == 1
+    assert report["not_read"] == {"files": 1, "kinds": {"images": 1}, "folders": {"by your rules": 1}}
+    assert "; 1 left out; 1 folder left out as a whole\n" in desk.run(*where, "ls")[1]
+    assert f"{private}/ and what is in it: excluded by you" in desk.run(*where, "ls", str(desk.docs))[1]
+    of_folder = desk.run(*where, "why", str(desk.docs))[1]
+    assert ", 1 failed, 1 folder left out as a whole\n" in of_folder
+    assert "\n  house/private/ and what is in it\n" in of_folder
+    assert f"{private}/ and what is in it: left out; exclude: private/" in desk.run(*where, "why", str(private))[1]
+    refusal = desk.run(*where, "ask", "What was the blood pressure in March?")[1]
+    assert f"{private}/ and what is in it; desk-rag why FOLDER lists them" in refusal
+    summary = preview(desk.docs, IndexSettings(exclude=("private/",)))
+    assert f"1 file and 1 folder left out: 1 image, {private}/ and what is in it." in summary.sentence
+
+
+def test_a_folder_left_out_before_folders_were_marked_is_marked_by_the_next_sweep(desk: Desk, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[index]\nexclude = ["house/"]\n')
+    house = desk.docs / "house"
+    with Store.open(desk.data, StoreSettings(reserve_gib=0), writer=True) as store:
+        store.record_outcome(house, FileState.SKIPPED, "exclude: house/", None)
+    desk.run("--config", str(rules), "index", str(desk.docs), "--no-kv")
+    assert [row.path for row in desk.documents() if row.is_folder] == [house]
 
 
 def test_a_file_with_most_of_the_text_is_named_before_it_is_read(desk: Desk) -> None:

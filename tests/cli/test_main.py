@@ -375,6 +375,7 @@ def test_a_refusal_counts_every_file_that_was_not_read(
             "images": 22, "old Office and iWork files": 1, "by your rules": 1, "that may hold secrets": 1,
             "that could not be read": 1, "archives": 1, "programs": 1,
         },
+        "folders": {},
     }  # fmt: skip
     assert "(28 files not read: 22 images, " in run(capsys, *question).out
     one_file = json.loads(run(capsys, *question, "--folder", str(documents / "club.txt"), "--json").out)

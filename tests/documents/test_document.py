@@ -259,7 +259,8 @@ def test_docx_in_reading_order(read) -> None:  # type: ignore[no-untyped-def]
         )
     ]
     assert document.blocks[-1].heading == ("1 Rent", "1.1 Due")
-    assert document.blocks[-1].line_start is None and document.blocks[-1].page is None
+    assert [block.line_start for block in document.blocks] == [1, 2, 3, 4, 4, 5, 6], "the number of the paragraph"
+    assert document.blocks[-1].page is None
 
 
 def test_pdf_pages_headings_and_hyphens() -> None:

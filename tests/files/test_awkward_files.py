@@ -13,11 +13,14 @@ from pathlib import Path
 
 import docx
 import openpyxl
+import pptx
 import pytest
 from docx.oxml import OxmlElement
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.document import Document, parse
+from desk_rag.documents.formats import place_units
+from desk_rag.documents.location import Location
 
 Read = Callable[[str, "str | bytes"], Document]
 
@@ -348,3 +351,41 @@ def test_accents_and_joined_strings_of_a_bibliography(read: Read) -> None:
     (text,) = texts(read("refs.bib", entry))
     assert "author: Müller, Jörg and O'Neil, Seán; title: Drift of Buoys; journal: Journal of Currents (JOC)" in text
     assert "year: 2024" in text
+
+
+# Office
+
+
+_OPENXML = "application/vnd.openxmlformats-officedocument."
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        ("docm", "application/vnd.ms-word.document.macroEnabled.main+xml"),
+        ("dotx", f"{_OPENXML}wordprocessingml.template.main+xml"),
+        ("dotm", "application/vnd.ms-word.template.macroEnabledTemplate.main+xml"),
+        ("ppsx", f"{_OPENXML}presentationml.slideshow.main+xml"),
+        ("ppsm", "application/vnd.ms-powerpoint.slideshow.macroEnabled.main+xml"),
+        ("potx", f"{_OPENXML}presentationml.template.main+xml"),
+        ("potm", "application/vnd.ms-powerpoint.template.macroEnabled.main+xml"),
+    ],
+)
+def test_templates_slide_shows_and_files_with_macros_are_read(read: Read, ending: str, kind: str) -> None:
+    if ending.startswith("do"):
+        letter = docx.Document()
+        letter.add_paragraph("The herons nest in April.")
+        saved_as, place = f"{_OPENXML}wordprocessingml.document.main+xml", "paragraph 1"
+    else:
+        letter = pptx.Presentation()
+        letter.slides.add_slide(letter.slide_layouts[5]).shapes.title.text = "The herons nest in April."
+        saved_as, place = f"{_OPENXML}presentationml.presentation.main+xml", "slide 1"
+    data, other = io.BytesIO(), io.BytesIO()
+    letter.save(data)
+    with zipfile.ZipFile(data) as archive, zipfile.ZipFile(other, "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name, archive.read(name).replace(saved_as.encode(), kind.encode()))
+    document = read(f"letter.{ending}", other.getvalue())
+    (block,) = (block for block in document.blocks if "herons" in block.text)
+    location = Location("", block.page, block.page, block.line_start, block.line_end, place_units(f"letter.{ending}"))
+    assert str(location) == place

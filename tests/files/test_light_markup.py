@@ -1,9 +1,13 @@
-"""AsciiDoc, Textile and Org keep headings, lists, tables, code and lines, and lose their marks."""
+"""Light markup: headings, lists, tables, code and lines are kept, marks are lost."""
 
 from __future__ import annotations
 
+import json
+
 from desk_rag.documents.document import Block, BlockKind
-from desk_rag.documents.parsers.markup import asciidoc, outline, textile
+from desk_rag.documents.parsers.latex import document as latex
+from desk_rag.documents.parsers.markup import asciidoc, markdown, outline, textile
+from desk_rag.documents.parsers.records import canvas
 
 _ASCIIDOC = """\
 = The allotment
@@ -98,3 +102,22 @@ def test_textile() -> None:
 
 def test_properties_of_an_org_headline_are_a_row_and_its_log_is_left_out() -> None:
     assert [block.text for block in outline.parse(_ORG).blocks] == ["Ida Lund", "Phone: 555-0142", "Knows the weir."]
+
+
+def test_a_markdown_footnote_of_one_word_is_no_link_target() -> None:
+    source = "The pier was built in 1902.[^1]\n\n[^1]: https://pier.example\n\n[other]: https://other.example\n"
+    blocks = markdown.parse(source).blocks
+    assert [block.text for block in blocks] == ["The pier was built in 1902.[^1]", "[^1]: https://pier.example"]
+
+
+def test_text_on_the_line_that_begins_a_latex_document_is_read() -> None:
+    source = "\\documentclass{article}\\begin{document}The pier is long.\n\\end{document}\n"
+    (block,) = latex.parse(source).blocks
+    assert (block.text, block.line_start) == ("The pier is long.", 1)
+
+
+def test_the_words_on_the_arrows_of_a_canvas_are_read() -> None:
+    cards = [{"id": name, "type": "text", "text": f"Card {name}", "x": 0, "y": 0} for name in "ab"]
+    arrows = [{"id": "c", "fromNode": "a", "toNode": "b", "label": "pays for"}, {"id": "d"}]
+    blocks = canvas.parse(json.dumps({"nodes": cards, "edges": arrows})).blocks
+    assert [block.text for block in blocks] == ["Card a", "Card b", "pays for"]

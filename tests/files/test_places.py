@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import docx
+import odfdo
 import pytest
 
 from desk_rag.bench.size.many_files import MadeUpText
@@ -40,14 +43,58 @@ def _notebook() -> bytes:
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
 
 
+def _word() -> bytes:
+    made = docx.Document()
+    made.sections[0].header.paragraphs[0].text = "Harbour Trust"
+    made.sections[0].footer.paragraphs[0].text = "Company number 12"
+    made.add_heading("Loft", 1)
+    made.add_paragraph("")
+    made.add_paragraph("It is red.\nIt was blue.")
+    table = made.add_table(2, 3)
+    for number, text in enumerate(("Item", "Price", "Day", "Door", "40", "Monday")):
+        table.cell(number // 3, number % 3).text = text
+    made.add_paragraph("The rope is new.", style="List Bullet")
+    data = io.BytesIO()
+    made.save(data)
+    return data.getvalue()
+
+
+def _open_text() -> bytes:
+    made = odfdo.Document("text")
+    made.body.clear()
+    paragraphs = [odfdo.Paragraph(""), odfdo.Paragraph("It is red.")]
+    for part in (odfdo.Header(1, "Loft"), *paragraphs, odfdo.List(["A bell", "A rope"])):
+        made.body.append(part)
+    data = io.BytesIO()
+    made.save(data)
+    return data.getvalue()
+
+
+_RTF = rb"{\rtf1\ansi The loft is red.\par\par\trowd\intbl Door\cell 40\cell\row\pard The rope is new.\par}"
+_CANVAS = json.dumps(
+    {"nodes": [
+        {"id": "b", "type": "text", "text": "# Rope\n\nIt is new.", "x": 0, "y": 300},
+        {"id": "a", "type": "text", "text": "The loft is red.", "x": 0, "y": 0},
+    ]}
+).encode()  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "content", "quote", "whole", "place"),
     [
         ("lease.pdf", _pdf(), _PAGES[1], "pp. 1-3", "p. 2"),
         ("birds.ipynb", _notebook(), _CELLS[1], "cells 1-3", "cell 2"),
         ("week.ics", _calendar(), "Town hall", "entries 1-3", "Choir"),
+        ("loft.docx", _word(), "It was blue", "paragraphs 1-4", "paragraph 2"),
+        ("loft.docx", _word(), "Door", "paragraphs 1-4", "paragraph 3"),
+        ("loft.docx", _word(), "rope is new", "paragraphs 1-4", "paragraph 4"),
+        ("loft.docx", _word(), "Company number", "paragraphs 1-4", ""),
+        ("loft.odt", _open_text(), "A rope", "paragraphs 1-4", "paragraph 4"),
+        ("loft.rtf", _RTF, "rope is new", "paragraphs 1-3", "paragraph 3"),
+        ("loft.canvas", _CANVAS, "is new", "cards 1-2", "card 2"),
         ("wrapped.md", b"# Loft\n\nIt\nis red.\n\nThe rope\nis blue.\n", "rope is blue", "lines 1-7", "lines 6-7"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_the_place_of_a_quote(
     tmp_path: Path, prompt: PromptFormat, name: str, content: bytes, quote: str, whole: str, place: str
@@ -59,7 +106,8 @@ def test_the_place_of_a_quote(
     location = replace(chunk.location, units=place_units(name))
     start = chunk.text.index(quote)
     assert str(location) == whole
-    assert str(location.within(chunk.text, start, start + len(quote))).startswith(place)
+    of_quote = str(location.within(chunk.text, start, start + len(quote)))
+    assert of_quote.startswith(place) and bool(of_quote) == bool(place)
 
 
 def test_every_part_begins_at_its_own_text(tmp_path: Path, prompt: PromptFormat) -> None:

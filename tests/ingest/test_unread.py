@@ -10,6 +10,7 @@ from desk_rag.config import Settings
 from desk_rag.documents.status import FileState
 from desk_rag.ingest import explanation, unread
 from desk_rag.store.store import Store
+from desk_rag.store.types import FOLDER
 from tests.store import made
 
 KIND = "not a kind of file that desk-rag reads"
@@ -66,6 +67,24 @@ def test_only_the_asked_folders_are_counted(tmp_path: Path) -> None:
         assert only_programs is not None and only_programs.summary == "1 file not read: 1 program"
         assert only_programs.hint == "desk-rag why FOLDER lists it"
         assert unread.may_hold_answer(store, [home / "elsewhere"]) is None
+
+
+def test_a_single_folder_is_named_and_many_are_counted(tmp_path: Path) -> None:
+    desk = Path("/desk")
+    with Store.open(tmp_path, made.settings(), writer=True) as store:
+        store.record_outcome(desk / "private", FileState.SKIPPED, "exclude: private/", FOLDER)
+        only = unread.may_hold_answer(store, [desk])
+        assert only is not None and only.summary == "1 folder not read: /desk/private/ and what is in it"
+        assert only.hint == "desk-rag why FOLDER lists it"
+        for name in ("a", "b"):
+            store.record_outcome(desk / name, FileState.SKIPPED, "hidden: .*", FOLDER)
+            store.record_outcome(desk / name / ".git", FileState.SKIPPED, "default: .git/", FOLDER)
+        store.record_outcome(desk / "x.md", FileState.SKIPPED, "exclude: *.md", None)
+        left_out = unread.skipped_files(store, [])
+        folders = "2 folders of tools, 2 hidden folders, /desk/private/ and what is in it"
+        assert left_out.summary == f"1 file and 5 folders left out: 1 by your rules, {folders}"
+        named = unread.named_in("What is in private?", store, [desk], by_kind=True)
+        assert named == ["private/ and what is in it were not read: exclude: private/"]
 
 
 def test_what_cannot_hold_an_answer_is_not_counted_and_the_line_stays_short(tmp_path: Path) -> None:

@@ -113,9 +113,9 @@ class ActivityView:
         if state == self._failures_of:
             return self._known_failures
         files = Counter[str]()
-        for kind, reason, number in store.unread_reasons(self._session.folders):
-            if kind is FileState.FAILED:
-                files[reason] += number
+        for group in store.listing.unread_groups(self._session.folders):
+            if group.state is FileState.FAILED:
+                files[group.reason] += group.number
         names: dict[str, list[str]] = {}
         for folder in self._session.folders if files else ():
             some = store.listing.matching(folder, (), (FileState.FAILED,))[:_MOST_LOOKED_AT]

@@ -219,7 +219,7 @@ class Library:
         return Summary(
             sum(one.indexed for one in counts),
             sum(one.failed for one in counts),
-            skipped.summary if skipped.files else "",
+            skipped.summary if skipped else "",
             away[0].reason if away else "",
         )
 
@@ -276,7 +276,7 @@ class Library:
             if row.state is FileState.FAILED:
                 entries.append(FileEntry(row.path, EntryState.FAILED, row.reason))
             elif row.state is FileState.SKIPPED:
-                entries.append(FileEntry(row.path, EntryState.LEFT_OUT, row.reason, is_folder=row.path.is_dir()))
+                entries.append(FileEntry(row.path, EntryState.LEFT_OUT, row.reason, is_folder=row.is_folder))
             elif is_as_read(row, row.path):
                 entries.append(FileEntry(row.path, EntryState.READ, row.reason, row.num_chunks, listed.warm))
             elif os.path.lexists(row.path):

@@ -84,17 +84,25 @@ class LibraryChanges:
         own = pattern_of(path, is_folder=path.is_dir())
         after = tuple(each for each in before if each != own)
         if rules_of_user.own_rule_for(path, around, with_rules(session.settings, after)):
-            after = (*after, f"!{own}")  # the rule names others, too
+            after = (*after, exception_for(path))  # the rule names others, too
         if standing := rules_of_user.own_rule_for(path, around, with_rules(session.settings, after)):
             remedy = "Change that rule: F2, `index.exclude`."
             raise ConfigError(f"“{standing}” leaves out the folder that {path.name} is in.", remedy=remedy)
+        return self._allowed(path, before, after)
+
+    def read_secret(self, path: Path) -> Change:
+        """Have a file or folder read that was taken for a secret; nothing else of that name."""
+        before = self._rules()
+        return self._allowed(path, before, (*before, exception_for(path)))
+
+    def _allowed(self, path: Path, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
         now = self._set_rules(after, (path,))
         outlook = "is read from now on" if now else f"is no longer excluded{self._later()}"
-        return Change(f"{shown_path(path)} {outlook}.", lambda: self._exclude_again(path, before))
+        return Change(f"{shown_path(path)} {outlook}.", lambda: self._leave_out_again(path, before))
 
-    def _exclude_again(self, path: Path, rules: tuple[str, ...]) -> str:
+    def _leave_out_again(self, path: Path, rules: tuple[str, ...]) -> str:
         self._set_rules(rules, excluded=(path,))
-        return f"{shown_path(path)} is excluded again."
+        return f"{shown_path(path)} is left out again."
 
     def _still_quoted(self, path: Path) -> str:
         """Return a sentence on saved chats that quote what was excluded; '' if none does."""
@@ -283,6 +291,11 @@ class LibraryChanges:
         if store is None:
             raise StoreError("Nothing is indexed yet.", remedy="Choose a folder first.")
         return store
+
+
+def exception_for(path: Path) -> str:
+    """Return the rule by which this file or folder is read, whatever other rules say."""
+    return f"!{pattern_of(path, is_folder=path.is_dir())}"
 
 
 def _without(folders: tuple[Path, ...], path: Path) -> tuple[Path, ...]:

@@ -307,8 +307,8 @@ def _described(
 
 def _not_read(preview: FolderPreview, row: Callable[..., Content]) -> list[Content]:
     lines = []
-    if preview.left_out_total:
-        lines.append(row("left out", f"{preview.left_out_total:,}: {preview.left_out_line}"))
+    if preview.left_out:
+        lines.append(row("left out", f"{preview.left_out.amount}: {preview.left_out.by_kind}"))
     if preview.unreadable:
         lines.append(row("no access", f"{preview.unreadable:,} may not be opened by you", style="$warning"))
     return lines

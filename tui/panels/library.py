@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -17,17 +17,17 @@ from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from desk_rag.indexer.resident.exclusion import OWN_REASON
-from desk_rag.ingest.explanation import Explanation
+from desk_rag.ingest.explanation import SECRET, Explanation
 from desk_rag.sanitize import clean, home_path
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry, Library, Listed, Shown, Summary
-from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
+from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges, exception_for
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import ListScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
-from desk_rag.tui.widgets.entry_line import detail, entry_line, in_words
+from desk_rag.tui.widgets.entry_line import detail, entry_line, explained
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, safe
@@ -209,7 +209,7 @@ class LibraryScreen(ListScreen):
             self.in_thread(partial(self._library.why, entry.path), partial(self._why_came, entry.path), group="why")
 
     def _why_came(self, path: Path, explanation: Explanation) -> None:
-        self._explained = (path, _reason(explanation, path))
+        self._explained = (path, explained(explanation, path))
         if self._entry is not None and self._entry.path == path:
             self._draw_detail()
 
@@ -293,6 +293,8 @@ class LibraryScreen(ListScreen):
             self._change(partial(self._changes.pin, path, pinned=not entry.pinned))
         elif what == "allow":
             self._change(partial(self._changes.allow, path))
+        elif what == "secret":
+            self._ask_to_read_secret(path)
         elif what == "exclude":
             self._ask_to_exclude(path)
         elif what == "forget":
@@ -320,15 +322,16 @@ class LibraryScreen(ListScreen):
             f"{count(exclusion.indexed, 'document')} will leave the index; the files themselves stay as they are. "
             + "This can be undone; caches are kept for a while."
         )
-        choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))
+        job = partial(self._changes.exclude, exclusion)
+        self._ask(f"Exclude {exclusion.path.name}?", text, {Choice("yes", "y", "Exclude"): job})
 
-        def answered(answer: str | None) -> None:
-            if answer == "yes":
-                self._change(partial(self._changes.exclude, exclusion))
-            else:
-                self.say(_CANCELLED)
-
-        self.app.push_screen(ChoiceScreen(f"Exclude {exclusion.path.name}?", text, choices), answered)
+    def _ask_to_read_secret(self, path: Path) -> None:
+        text = (
+            f"“{exception_for(path)}” is added to `exclude` in {home_path(self.session.file.path)}. What may be a "
+            "secret is then kept in the index, and answers may quote it. This can be undone."
+        )
+        job = partial(self._changes.read_secret, path)
+        self._ask(f"Read {path.name} all the same?", text, {Choice("yes", "y", "Read it"): job})
 
     def _ask_to_forget(self, entry: Entry) -> None:
         hours = self.session.settings.index.deletion_grace_hours
@@ -336,19 +339,23 @@ class LibraryScreen(ListScreen):
             f"Text, words, vectors and caches of {home_path(entry.path)} are removed from the index, and it is indexed "
             "no more. Your own files stay as they are."
         )
-        choices = (
-            Choice("no", "n", "Cancel"),
-            Choice("keep", "k", f"Forget; keep the caches for {hours:g} h, so that it can be undone"),
-            Choice("all", "a", "Forget all of it now; this cannot be undone"),
-        )
+        keep = Choice("keep", "k", f"Forget; keep the caches for {hours:g} h, so that it can be undone")
+        all_of_it = Choice("all", "a", "Forget all of it now; this cannot be undone")
+        forget = partial(self._changes.forget, entry.path)
+        jobs = {keep: partial(forget, keep_caches=True), all_of_it: partial(forget, keep_caches=False)}
+        self._ask(f"Forget {entry.path.name}?", text, jobs, leave=True)
+
+    def _ask(self, title: str, text: str, jobs: Mapping[Choice, Callable[[], Change]], *, leave: bool = False) -> None:
+        """Make the change that the user chooses; none if the user cancels."""
+        by_name = {choice.name: job for choice, job in jobs.items()}
 
         def answered(answer: str | None) -> None:
-            if answer in ("keep", "all"):
-                self._change(partial(self._changes.forget, entry.path, keep_caches=answer == "keep"), leave=True)
+            if (job := by_name.get(answer or "")) is not None:
+                self._change(job, leave=leave)
             else:
                 self.say(_CANCELLED)
 
-        self.app.push_screen(ChoiceScreen(f"Forget {entry.path.name}?", text, choices), answered)
+        self.app.push_screen(ChoiceScreen(title, text, (Choice("no", "n", "Cancel"), *jobs)), answered)
 
     def _change(self, job: Callable[[], Change], *, leave: bool = False) -> None:
         self.in_thread(job, partial(self._changed, leave), group="change")
@@ -373,11 +380,6 @@ class LibraryScreen(ListScreen):
         self._reload()
 
 
-def _reason(explanation: Explanation, path: Path) -> str:
-    reason = in_words(explanation.reason, path)
-    return f"{explanation.state}: {reason}" if reason else explanation.state
-
-
 def _choices(entry: Entry) -> tuple[Choice, ...]:
     exclude = Choice("exclude", "x", "Exclude it …")
     if isinstance(entry, FolderEntry):
@@ -393,4 +395,6 @@ def _choices(entry: Entry) -> tuple[Choice, ...]:
     again = () if is_left_out or entry.state.value in ("gone", "waiting") else (Choice("again", "r", "Read it again"),)
     if is_left_out and entry.reason.startswith(OWN_REASON):
         exclude = Choice("allow", "r", "Read it from now on")
+    elif is_left_out and entry.reason.startswith(SECRET):
+        exclude = Choice("secret", "r", "Read it all the same …")
     return (*text, *again, exclude, Choice("forget", "f", "Forget it …"), Choice("copy", "c", "Copy its path"))

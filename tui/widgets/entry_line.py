@@ -6,7 +6,8 @@ from pathlib import Path
 
 from textual.content import Content
 
-from desk_rag.ingest.explanation import GONE_COMMAND
+from desk_rag.ingest.explanation import GONE_COMMAND, SECRET_COMMAND, Explanation
+from desk_rag.ingest.unread import with_contents
 from desk_rag.sanitize import clean_name, home_path
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
 from desk_rag.tui.wording import count, fit, fit_path, percent, safe
@@ -48,8 +49,10 @@ def detail(entry: Entry, why: str) -> Content:
         warm = f"; {entry.warm:,} of {count(entry.chunks, 'chunk')} warm" if entry.chunks else ""
         reason = in_words(entry.reason, entry.path)
         said = (why or ": ".join(part for part in (entry.state.value, reason) if part)) + warm
+    path = home_path(entry.path)
+    named = with_contents(path) if isinstance(entry, FileEntry) and entry.is_folder else path
     return Content.assemble(
-        safe(home_path(entry.path), "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
+        safe(named, "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
     )
 
 
@@ -73,9 +76,15 @@ def _file_state(entry: FileEntry) -> str:
 
 def in_words(reason: str, path: Path) -> str:
     """Return the reason why a file was not read, without its path, and with what a rule of desk-rag's own is about."""
-    reason = reason.removeprefix(f"{path} ").replace(GONE_COMMAND, _GONE_HERE)
+    reason = reason.removeprefix(f"{path} ").partition(SECRET_COMMAND)[0].replace(GONE_COMMAND, _GONE_HERE)
     begin, separator, rest = reason.partition(": ")
     return f"{_RULES.get(begin, begin)}{separator}{rest}"
+
+
+def explained(explanation: Explanation, path: Path) -> str:
+    """Return the state of a file with the reason for it, in words."""
+    reason = in_words(explanation.reason, path)
+    return f"{explanation.state}: {reason}" if reason else explanation.state
 
 
 def _below(path: Path, base: Path | None) -> str:

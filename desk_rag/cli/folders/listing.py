@@ -100,13 +100,14 @@ def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, objec
         elif row.path in changed:
             state = "changed"
         reason = LOCKED if state == "changed" and not os.access(row.path, os.R_OK) else _reason(row)
-        entries.append({"path": row.path, "state": state, "chunks": row.num_chunks, "reason": reason})
+        entry = {"path": row.path, "state": state, "chunks": row.num_chunks, "reason": reason}
+        entries.append({**entry, "is_folder": row.is_folder})
     entries += _excluded(settings, path, {row.path for row in rows})
     for new in () if backlog is None else backlog.new:
         covered = any(root in new.parents for root in roots)
         away = next((folder for folder in absent if folder.path in new.parents), None)
         reason = "in no indexed folder" if not covered else away.unread if away else "the next run reads it"
-        entries.append({"path": new, "state": "new", "chunks": 0, "reason": reason})
+        entries.append({"path": new, "state": "new", "chunks": 0, "reason": reason, "is_folder": False})
     return sorted(entries, key=lambda entry: str(entry["path"]))
 
 
@@ -116,7 +117,8 @@ def _excluded(settings: Settings, folder: Path, known: set[Path]) -> list[dict[s
     for rule in settings.index.exclude:
         path = Path(rule).expanduser() if rule.startswith(("~/", "/")) else None
         if path is not None and folder in path.parents and path not in known and path.exists():
-            entries.append({"path": path, "state": "left out", "chunks": 0, "reason": f"{OWN_RULE}{rule}"})
+            entry = {"path": path, "state": "left out", "chunks": 0, "reason": f"{OWN_RULE}{rule}"}
+            entries.append({**entry, "is_folder": path.is_dir()})
     return entries
 
 
@@ -134,9 +136,13 @@ def _folder_line(entry: dict[str, object]) -> str:
     left_out = entry["left_out"]
     assert isinstance(left_out, dict)
     counts["left_out"] = int(str(left_out["files"]))
+    folders = left_out["folders"]
+    assert isinstance(folders, dict)
+    counts["folders"] = sum(folders.values())
     parts = [f"{out.plural(counts['files'], 'file')}, {out.plural(counts['chunks'], 'chunk')}"]
     words = {"failed": "could not be read", "left_out": "left out", "new": "new", "changed": "changed"}
     parts += [f"{counts[key]:,} {word}" for key, word in words.items() if counts[key]]
+    parts += [f"{out.plural(counts['folders'], 'folder')} left out as a whole"] if counts["folders"] else []
     parts += [] if entry["complete"] else ["not looked through to the end"]
     away = [clean(str(entry["absent"]), single_line=True)] if entry["absent"] else []
     inside = f" (counted in {shown_path(Path(str(entry['inside'])))})" if entry.get("inside") else ""
@@ -153,7 +159,8 @@ def _file_line(entry: dict[str, object]) -> str:
     reason = clean(str(entry["reason"]).removeprefix(str(path)).strip(), single_line=True)
     if reason.startswith(OWN_RULE):
         reason = f"excluded by you (desk-rag why {quoted_path(path)} says how to take it back)"
-    return f"{entry['state']:<13} {chunks:>12}  {shown_path(path)}{f': {reason}' if reason else ''}"
+    named = unread.with_contents(shown_path(path)) if entry["is_folder"] else shown_path(path)
+    return f"{entry['state']:<13} {chunks:>12}  {named}{f': {reason}' if reason else ''}"
 
 
 def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
@@ -183,7 +190,7 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
         paths_of = getattr(would_do, name)
         lines += [f"  {word}: {shown_path(path, roots)}" for path in paths_of[:_MOST_NAMED]]
         lines += [f"  … and {len(paths_of) - _MOST_NAMED:,} more {word}"] if len(paths_of) > _MOST_NAMED else []
-    if would_do.left_out.files:
+    if would_do.left_out:
         lines.append(f"{would_do.left_out.summary}.")
     lines.append(f"{out.size(would_do.bytes_to_read)} would be read. Nothing was changed.")
     if to_read:

@@ -53,6 +53,7 @@ class Builder:
         self._headings: list[tuple[int, str]] = []
         self._weight = 0
         self._opens_chunk = False
+        self._paragraph, self._is_paragraph_used = 0, True
 
     def exceeds(self, most: int) -> bool:
         """True if more than `most` bytes of text are collected, so that `first_bytes` would cut off any more."""
@@ -89,6 +90,8 @@ class Builder:
         text = text.expandtabs(4).strip("\n") if code else squeeze(text)
         if text.strip():
             opens_chunk, self._opens_chunk = opens_chunk or self._opens_chunk, False
+            if self._paragraph and lines is NOWHERE:
+                lines, self._is_paragraph_used = Lines(self._paragraph, self._paragraph), True
             self._blocks.append(Block(text, kind, self.path, page, lines.start, lines.end, opens_chunk))
             self._weight += max(len(encoded), _LEAST_BLOCK_BYTES)
 
@@ -112,6 +115,15 @@ class Builder:
             moved = replace(block, heading=(*self.path, *block.heading), page=block.page if page is None else page)
             self._blocks.append(moved if page is None else replace(moved, line_start=None, line_end=None))
             self._weight += max(len(block.text.encode("utf-8")), _LEAST_BLOCK_BYTES)
+
+    def next_paragraph(self) -> None:
+        """Number what is added from here on as the next paragraph, if the last one was not blank."""
+        if self._is_paragraph_used:
+            self._paragraph, self._is_paragraph_used = self._paragraph + 1, False
+
+    def end_paragraphs(self) -> None:
+        """Number nothing that is added from here on: footers stand in no paragraph."""
+        self._paragraph = 0
 
     def open_chunk(self) -> None:
         """Let the next block open a chunk, as the first one of a chapter does."""

@@ -346,23 +346,6 @@ class Catalog:
         )
         return indexed, failed, skipped, chunks
 
-    def unread_reasons(self, under: Sequence[Path]) -> list[tuple[FileState, str, int]]:
-        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason without path."""
-        scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
-        with self._database.snapshot() as connection:
-            bare = "replace(reason, CAST(path AS TEXT) || ' ', '')"
-            query = f"SELECT state, {bare}, count(*) FROM documents WHERE state IN (?, ?)"
-            rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2", (*states, *scope.values))
-            return [(FileState(state), reason, count) for state, reason, count in rows]
-
-    def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str]]:
-        """Return (path, state, reason) of at most `most` skipped and failed files, those last looked at first."""
-        scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
-        with self._database.snapshot() as connection:
-            query = f"SELECT path, state, reason FROM documents WHERE state IN (?, ?){scope.and_path('path')}"
-            rows = connection.execute(f"{query} ORDER BY id DESC LIMIT ?", (*states, *scope.values, most))
-            return [(from_blob(path), FileState(state), reason) for path, state, reason in rows]
-
     def scrub(self) -> bool:
         """Rewrite the word indexes so that words of deleted chunks are in no page any more, and empty the log.
 

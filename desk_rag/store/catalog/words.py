@@ -5,12 +5,14 @@ language can be spoken. Terms are joined by OR, BM25 gives rare ones the weight 
 
 Scoring a row costs some 25 times as much as stepping over it, so that at most about `MOST_SCORED` rows are scored. If
 more match, these are the rows with a rare term, and of the others the newest with the rarest of the frequent terms,
-those with a second one first.
+those with a second one first, unless no such row can be as good. To weigh a term, BM25 steps over all of its rows. One
+that stands in more than half of all rows weighs nothing, and is left out where there are others.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import random
 import re
 import sqlite3
@@ -27,6 +29,10 @@ from desk_rag.store.types import Hit
 MOST_TERMS = 64
 MOST_SCORED = 20_000
 """See "Word search among a million passages" in bench/LOG.md."""
+_SHARE_OF_NO_WEIGHT = 0.5
+"""Share of the rows from which on BM25 gives a term no weight (1e-6)."""
+_MOST_PER_WEIGHT = 2.2
+"""Maximum score of a term as a multiple of its weight: k1 + 1 in FTS5's BM25."""
 NAME_WEIGHT = 0.5
 """A match in a file's name counts this much of its own BM25 score."""
 _NAMES_LOOKED_AT = 16
@@ -247,35 +253,73 @@ def _best_of_many(
     connection: sqlite3.Connection, table: str, terms: Sequence[str], limit: int, within: str = ""
 ) -> dict[int, float]:
     """Return the best of about `MOST_SCORED` rows and their scores."""
-    rare, frequent, room = _by_frequency(connection, table, terms)
-    parts = [(f"({_any(rare)}) AND ({_any(frequent)})", MOST_SCORED), (_any(rare), MOST_SCORED)] if rare else []
-    if len(frequent) > 1:
-        several = f"({frequent[0]} AND ({_any(frequent[1:])}))"
-        parts.append((f"{several} NOT ({_any(rare)})" if rare else several, room))
-    parts.append((frequent[0], room))
+    known = _by_frequency(connection, table, terms)
+    rare, frequent = _any(known.rare), _any(known.frequent)
     scores: dict[int, float] = {}
-    for number, (expression, most) in enumerate(parts, start=1):
-        if number < len(parts) or len(scores) < limit:
-            scores = dict(_scored(connection, table, expression, within, (), limit, most)) | scores
+
+    def add(expression: str, most: int) -> None:
+        scores.update(dict(_scored(connection, table, expression, within, (), limit, most)) | scores)
+
+    if rare and frequent:
+        add(f"({rare}) AND ({frequent})", MOST_SCORED)
+    if rare:
+        add(rare, MOST_SCORED)
+    is_settled = len(scores) >= limit and sorted(scores.values())[-limit] >= known.most_without_rare
+    if len(known.frequent) > 1 and not is_settled:
+        several = f"({known.frequent[0]} AND ({_any(known.frequent[1:])}))"
+        add(f"{several} NOT ({rare})" if rare else several, known.room)
+    if len(scores) < limit:
+        add([*known.frequent, *known.weightless][0], known.room)
     return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit])
 
 
-def _by_frequency(connection: sqlite3.Connection, table: str, terms: Sequence[str]) -> tuple[list[str], list[str], int]:
-    """Return the rare terms, all of whose rows are scored, the frequent ones, and how many of their rows to score.
+@dataclass(frozen=True, slots=True)
+class _ByFrequency:
+    """The terms of a question by the number of rows that hold them, the fewest first."""
 
-    How frequent a term is, is told by the part of the index in which it has `MOST_SCORED` rows.
+    rare: list[str]
+    """Terms all of whose rows are scored."""
+    frequent: list[str]
+    weightless: list[str]
+    """Terms of so many rows that BM25 gives them no weight; none if all are."""
+    room: int
+    """Number of rows of frequent terms alone to score."""
+    most_without_rare: float
+    """About the highest score of a row without a rare term."""
+
+
+def _by_frequency(connection: sqlite3.Connection, table: str, terms: Sequence[str]) -> _ByFrequency:
+    """Sort the terms by how frequent they are.
+
+    That is told by the parts of the index, at its beginning and its end, in which a term has `MOST_SCORED` rows.
     """
     few = MOST_SCORED + 1
-    rows = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT {few}"
-    counts = sorted(
-        (*connection.execute(f"SELECT count(*), -ifnull(max(rowid), 0) FROM ({rows})", (term,)).fetchone(), term)
-        for term in terms
-    )
-    totals = list(accumulate(count for count, _, _ in counts))
+    oldest = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT {few}"
+    newest = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rowid DESC LIMIT {few}"
+    (last,) = connection.execute(f"SELECT ifnull(max(id), 1) FROM {table}_docsize").fetchone()
+    found: list[tuple[int, float, str]] = []
+    for term in terms:
+        count, end = connection.execute(f"SELECT count(*), ifnull(max(rowid), 1) FROM ({oldest})", (term,)).fetchone()
+        share = count / max(1, last)
+        if count == few:
+            (begin,) = connection.execute(f"SELECT min(rowid) FROM ({newest})", (term,)).fetchone()
+            share = min(count / max(1, end), count / max(1, last - begin + 1))
+        found.append((count, share, term))
+    found.sort()
+    weighty = [one for one in found if one[1] <= _SHARE_OF_NO_WEIGHT] or found
+    totals = list(accumulate(count for count, _, _ in weighty))
     num_rare = bisect_right(totals, MOST_SCORED)
-    names = [term for _, _, term in counts]
+    names = [term for _, _, term in weighty]
+    shares = (share for _, share, _ in weighty[num_rare:])
+    weights = (math.log((1 - share) / share) for share in shares if share < _SHARE_OF_NO_WEIGHT)
     room = MOST_SCORED - (totals[num_rare - 1] if num_rare else 0)
-    return names[:num_rare], names[num_rare:], max(room, MOST_SCORED // 4)
+    return _ByFrequency(
+        rare=names[:num_rare],
+        frequent=names[num_rare:],
+        weightless=[term for _, _, term in found if term not in names],
+        room=max(room, MOST_SCORED // 4),
+        most_without_rare=_MOST_PER_WEIGHT * sum(weights),
+    )
 
 
 def _any(terms: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ def test_attached_files_are_read_and_cited_by_mail_and_place(tmp_path: Path, pro
     mail = "Ana Novak, 3 May 2026: Boat house"
     for quote, place in (
         ("The papers are attached.", mail),
-        ("deposit for the boat house is 450 crowns.", f"{mail}, Attachment terms.docx"),
+        ("deposit for the boat house is 450 crowns.", f"{mail}, Attachment terms.docx, paragraph 2"),
         ("Item: Raft; Fee: 60", f"{mail}, Attachment fees.xlsx, Hires, row 3"),
         ("The roof leaks in the north.", f"{mail}, Attachment report.pdf, p. 2"),
         ("The café opens at 9.", f"{mail}, Attachment notes.txt, line 1"),

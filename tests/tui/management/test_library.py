@@ -311,7 +311,7 @@ def test_what_was_excluded_in_another_run_is_read_again_and_nothing_else(world: 
     allowed = changes.allow(doors)
     assert config.load(world.config).index.exclude == ("*.bak",) and "doors.md is read" in allowed.sentence
     assert isinstance(examine(world.folder, doors, session.settings.index), FoundFile)
-    assert allowed.undo is not None and "excluded again" in allowed.undo()
+    assert allowed.undo is not None and "left out again" in allowed.undo()
     assert config.load(world.config).index.exclude == ("*.bak", "~/docs/house/doors.md")
     changes.allow(bak)
     index = session.settings.index
@@ -351,6 +351,42 @@ async def test_the_menu_of_an_excluded_file_offers_to_read_it(opened: Open, worl
         await choose(pilot, "r")
         await until(pilot, lambda: "old.bak is" in screen_text(pilot.app))
         assert "!~/docs/old.bak" in config.load(world.config).index.exclude
+
+
+async def test_what_was_taken_for_a_secret_is_read_once_the_user_says_so(opened: Open, world: World) -> None:
+    codes = world.folder / "passwords.txt"
+    codes.write_text("The password of the boat shed is heron.\n")
+    world.sync()
+    rules = config.load(world.config).index.exclude
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "passwords.txt")
+        await until(pilot, lambda: "left out: may hold secrets: passwords" in pane(pilot))
+        assert pane(pilot).count("secret") == 1, "the reason is said once, without what to write into a file"
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "Read it all the same" in screen_text(pilot.app))
+        await choose(pilot, "r")
+        await until(pilot, lambda: "!~/docs/passwords.txt" in screen_text(pilot.app))
+        await choose(pilot, "n")
+        await until(pilot, lambda: "nothing was changed" in screen_text(pilot.app))
+        assert config.load(world.config).index.exclude == rules
+        await pilot.press("ctrl+o")
+        await choose(pilot, "r")
+        await choose(pilot, "y")
+        await until(pilot, lambda: "passwords.txt is" in screen_text(pilot.app))
+    settings = config.load(world.config)
+    assert settings.index.exclude == (*rules, "!~/docs/passwords.txt")
+    assert isinstance(examine(world.folder, codes, settings.index), FoundFile)
+
+
+def test_reading_what_may_be_a_secret_is_undone(world: World) -> None:
+    codes = world.folder / "passwords.txt"
+    codes.write_text("The password of the boat shed is heron.\n")
+    rules, session = config.load(world.config).index.exclude, world.session()
+    allowed = LibraryChanges(session).read_secret(codes)
+    assert allowed.undo is not None and "passwords.txt is left out again" in allowed.undo()
+    assert config.load(world.config).index.exclude == rules
+    session.detach()
 
 
 def test_the_settings_list_says_what_a_rule_that_goes_brings_back(world: World) -> None:

@@ -167,9 +167,10 @@ def _counted(question: FolderQuestion, request: Request, reading: Reading) -> It
 
 def _besides(store: Store, under: Sequence[Path]) -> str:
     """Return what the number of the files that were read leaves out; '' if that is none."""
-    failed, skipped = store.counts(under=under).failed, unread.skipped_files(store, under).files
-    words = {"could not be read": failed, "left out": skipped}
+    failed, skipped = store.counts(under=under).failed, unread.skipped_files(store, under)
+    words = {"could not be read": failed, "left out": skipped.files}
     parts = [f"{number:,} more {word}" for word, number in words.items() if number]
+    parts += [f"{group.named} left out" for group in skipped.folders]
     return f"; only files that were read, {' and '.join(parts)}" if parts else ""
 
 

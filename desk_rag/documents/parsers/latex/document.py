@@ -17,6 +17,7 @@ from desk_rag.documents.parsers.latex.macros import Macros
 if TYPE_CHECKING:
     from pylatexenc.latex2text import LatexNodes2Text
 
+_BEGIN = r"\begin{document}"
 _LEVELS = {"part": 1, "chapter": 1, "section": 2, "subsection": 3, "subsubsection": 4, "paragraph": 5}
 _SECTION = re.compile(
     r"\s*\\(?P<kind>part|chapter|section|subsection|subsubsection|paragraph)\*?(?:\[[^\]]*\])?"
@@ -58,7 +59,8 @@ def parse(text: str, note: str = "") -> Parsed:
     if title:
         builder.set_title(words(macros.written_out(title["title"])))
     lines = text.split("\n")
-    begin = next((index + 1 for index, line in enumerate(lines) if r"\begin{document}" in line), 0)
+    begin = next((index for index, line in enumerate(lines) if _BEGIN in line), 0)
+    lines[begin] = lines[begin].rpartition(_BEGIN)[2]
     reader = _Reader(builder)
     for index in range(begin, len(lines)):
         line = macros.written_out(_COMMENT.sub("", lines[index]))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, reference
 from markdown_it.token import Token
 
 from desk_rag.documents.document import BlockKind
@@ -38,7 +39,15 @@ def parse(text: str, note: str = "") -> Parsed:
 @functools.cache
 def _grammar() -> MarkdownIt:
     """Made once: building its rules takes longer than reading a short file."""
-    return MarkdownIt("commonmark", {"maxNesting": 40}).enable(["table", "strikethrough"])
+    grammar = MarkdownIt("commonmark", {"maxNesting": 40}).enable(["table", "strikethrough"])
+    grammar.block.ruler.at("reference", _link_target)
+    return grammar
+
+
+def _link_target(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Read '[name]: target', which is no text; '[^1]: https://…' is a footnote and stays."""
+    is_footnote = state.src.startswith("[^", state.bMarks[start] + state.tShift[start])
+    return not is_footnote and reference(state, start, end, silent)
 
 
 def _front_matter(builder: Builder, lines: Sequence[str]) -> int:

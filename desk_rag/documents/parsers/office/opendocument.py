@@ -1,6 +1,6 @@
 """Parse OpenDocument text and slides (.odt, .odp): headings, paragraphs, lists, tables and charts in reading order.
 
-Each text that stands in headers or footers is read once.
+Paragraphs of a text are numbered, a table counted as one. Each text that stands in headers or footers is read once.
 
 The XML is walked here, without recursion: the libraries for it mix comments and footnotes into the words around them
 and fail on deep nesting. Deleted text that change tracking keeps, comments and tables of contents are left out.
@@ -72,6 +72,7 @@ def parse(data: bytes) -> Parsed:
     if not slides:
         _add_running_text(builder, styles, "header")
         _add_blocks(builder, content, None, charts)
+        builder.end_paragraphs()
         _add_running_text(builder, styles, "footer")
     return builder.done()
 
@@ -99,23 +100,26 @@ def _add_running_text(builder: Builder, styles: bytes, kind: str) -> None:
 
 def _add_blocks(builder: Builder, root: etree._Element, page: int | None, charts: Mapping[str, bytes]) -> None:
     """Add what stands below an element; `charts` holds the XML of charts by their address."""
-    pending = [(child, False) for child in reversed(root)]
+    pending = [(child, False, page is None) for child in reversed(root)]
     while pending:
-        element, in_list = pending.pop()
+        element, in_list, is_counted = pending.pop()
         tag = _tag(element)
+        if is_counted and tag in ("text:h", "text:p", "table:table"):
+            builder.next_paragraph()
         if tag in ("text:h", "text:p"):
             text = _inline_text(element)
             if tag == "text:h":
                 builder.heading(_level(element), text, page=page)
             else:
                 builder.add(text, BlockKind.LIST if in_list else BlockKind.PARAGRAPH, page=page)
-            pending.extend((inner, False) for inner in reversed(list(_inner(element, _OWN_BLOCKS))))
+            pending.extend((inner, False, False) for inner in reversed(list(_inner(element, _OWN_BLOCKS))))
         elif tag == "table:table":
             _add_table(builder, element, page)
         elif tag == "draw:object" and _attribute(element, "xlink:href") in charts:
             add_chart(builder, charts[_attribute(element, "xlink:href")], page)
         elif tag not in _DROPPED and tag != "text:note-citation":
-            pending.extend((child, in_list or tag == "text:list-item") for child in reversed(element))
+            in_list |= tag == "text:list-item"
+            pending.extend((child, in_list, is_counted) for child in reversed(element))
 
 
 def _add_table(builder: Builder, table: etree._Element, page: int | None) -> None:

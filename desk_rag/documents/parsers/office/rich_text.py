@@ -1,4 +1,4 @@
-"""Rich Text Format (.rtf): the text of its paragraphs, without lines or pages, as if all changes were accepted.
+"""Rich Text Format (.rtf): the text of its paragraphs, numbered, as if all changes were accepted.
 
 Also the compressed RTF in which Outlook keeps the text of messages.
 """
@@ -26,15 +26,17 @@ _TOKEN = re.compile(r"\\(?:bin(?P<length>\d+) ?|[a-z]+-?\d* ?|.)|[{}]", re.DOTAL
 
 
 def parse(data: bytes) -> Parsed:
-    """Paragraphs; table rows as words. Raises BrokenDocument for RTF that cannot be read."""
+    """Paragraphs; table rows as words, numbered as one paragraph. Raises BrokenDocument for RTF that cannot be read."""
     builder = Builder()
     lines_of_text = _text(data).split("\n")
     for is_row, lines in itertools.groupby(lines_of_text, key=lambda line: line.count("|") >= 2):
         if is_row:
+            builder.next_paragraph()
             for words in table_rows([[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]):
                 builder.add(words, BlockKind.TABLE)
         else:
             for line in lines:
+                builder.next_paragraph()
                 builder.add(line, BlockKind.PARAGRAPH)
     return builder.done()
 

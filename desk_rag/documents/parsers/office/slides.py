@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
@@ -12,6 +12,13 @@ from desk_rag.documents.parsers.office.charts import add_chart
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
 
+if TYPE_CHECKING:
+    from pptx.presentation import Presentation
+
+_ALSO_PRESENTATIONS = (
+    "application/vnd.ms-powerpoint.slideshow.macroEnabled.main+xml",
+    "application/vnd.ms-powerpoint.template.macroEnabled.main+xml",
+)
 _ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _FORMULA_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
@@ -19,11 +26,9 @@ _FORMULA_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 
 def parse(data: bytes) -> Parsed:
     """Slides of a PowerPoint file. Raises BrokenDocument for a damaged one."""
-    from pptx import Presentation
-
     check_unpacked_size(data, "a PowerPoint file")
     try:
-        presentation = Presentation(io.BytesIO(data))
+        presentation = _opened(data)
         slides = list(presentation.slides)
     except Exception as error:  # python-pptx lets KeyError, lxml and zip errors through
         raise BrokenDocument("is not a PowerPoint file that can be opened (damaged?)") from error
@@ -40,6 +45,16 @@ def parse(data: bytes) -> Parsed:
         if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
             _add_paragraphs(builder, slide.notes_slide.notes_text_frame, number, prefix="Notes: ")
     return builder.done()
+
+
+def _opened(data: bytes) -> Presentation:
+    """Open a presentation, slide show or template, with or without macros; python-pptx refuses most for their type."""
+    from pptx.opc.package import PartFactory
+    from pptx.package import Package
+    from pptx.parts.presentation import PresentationPart
+
+    PartFactory.part_type_for.update(dict.fromkeys(_ALSO_PRESENTATIONS, PresentationPart))
+    return Package.open(io.BytesIO(data)).main_document_part.presentation
 
 
 def _open_alternatives(slide: Any) -> None:

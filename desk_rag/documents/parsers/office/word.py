@@ -1,7 +1,8 @@
 """Read Word documents (.docx): text, tables, charts, notes, comments, headers and footers in order.
 
-There are no pages and lines: Word decides on pages when it prints. A document with tracked changes is read as if all of
-them were accepted. Macros, links and embedded files are left alone.
+There are no pages and lines: Word decides on pages when it prints. Paragraphs are numbered, a table as one; text boxes,
+notes and comments have the number of the paragraph that they hang on. A document with tracked changes is read as if all
+of them were accepted. Macros, links and embedded files are left alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 _HEADING_STYLE = re.compile(r"heading (?P<level>[1-9])$", re.IGNORECASE)
 _UNTITLED = re.compile(r"(?:untitled|document\d*|word document|microsoft word.*|.*\.docx?)$", re.IGNORECASE)
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_ALSO_DOCUMENTS = (
+    "application/vnd.ms-word.document.macroEnabled.main+xml",
+    "application/vnd.ms-word.template.macroEnabledTemplate.main+xml",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.template.main+xml",
+)
 _MOST_COLUMNS = 60
 _CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}chart"
 _RELATION_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -38,15 +44,13 @@ _WORDS = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 
 
 def parse(data: bytes) -> Parsed:
-    """Return blocks without page or line; the title is the document property or the paragraph in style Title.
+    """Return blocks with paragraphs as lines; the title is the document property or the paragraph in style Title.
 
     Raises BrokenDocument for a damaged container or one that unpacks beyond all measure.
     """
-    import docx
-
     check_unpacked_size(data, "a Word document")
     try:
-        document = docx.Document(io.BytesIO(data))
+        document = _opened(data)
     except Exception as error:  # python-docx lets KeyError, lxml and zip errors through
         raise BrokenDocument("is not a Word document that can be opened (damaged?)") from error
     builder = Builder()
@@ -55,9 +59,22 @@ def parse(data: bytes) -> Parsed:
         builder.set_title(title)
     reader = _Reader(builder, document)
     reader.add_running_text("header")
-    reader.add_all(document.element.body)
+    reader.add_all(document.element.body, is_counted=True)
+    builder.end_paragraphs()
     reader.add_running_text("footer")
     return builder.done()
+
+
+def _opened(data: bytes) -> Document:
+    """Open a document, or one with macros or a template, which python-docx reads as well but would refuse."""
+    from docx.opc.part import PartFactory
+    from docx.package import Package
+    from docx.parts.document import DocumentPart
+
+    PartFactory.part_type_for.update(dict.fromkeys(_ALSO_DOCUMENTS, DocumentPart))
+    part = Package.open(io.BytesIO(data)).main_document_part
+    assert isinstance(part, DocumentPart)
+    return part.document
 
 
 class _Reader:
@@ -69,9 +86,11 @@ class _Reader:
         self._styles = {style.style_id: str(style.name or "") for style in document.styles}
         self._notes = {kind: _notes(document, kind) for kind in _WORDS}
 
-    def add_all(self, parent: Any) -> None:
+    def add_all(self, parent: Any, *, is_counted: bool = False) -> None:
         """Add all paragraphs and tables below an element, content controls and tracked insertions included."""
         for element in _content(parent):
+            if is_counted:
+                self._builder.next_paragraph()
             if element.tag == f"{_W}tbl":
                 self._add_table(element)
             else:

@@ -105,17 +105,18 @@ def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Sett
 
 
 def is_as_read(row: DocumentRow, path: Path) -> bool:
-    """Return whether the file at `path` has the size and times that it had when it was read."""
+    """Return whether the file at `path` has the size and time that it had when it was read."""
     try:
         now = path.stat()
     except OSError:
         return False
-    is_same_ctime = row.stamp.ctime_ns in (0, now.st_ctime_ns)
-    return is_same_ctime and (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
 
 
 def _how_read(store: Store, row: DocumentRow, path: Path) -> str:
     chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
+    different = store.counts(under=[path]).chunks
+    chunks += f" ({different:,} different)" if different < row.num_chunks else ""
     if format_of_name(path.name) is Format.MAILBOX:
         messages = max((passage.chunk.location.page_end or 1 for passage in store.passages_of(path)), default=0)
         chunks = f"{'1 message' if messages == 1 else f'{messages:,} messages'}, {chunks}"

@@ -152,8 +152,8 @@ class Chats:
     def forget(self, path: Path, repeated: Sequence[str] = ()) -> int:
         """Delete turns that contain something of the files at or below `path`; return how many.
 
-        These are turns that quote or cite such a file, that read one and say something without a quote, or that hold one
-        of the `repeated` pieces of text elsewhere than in the line of such a file among their sources. In other turns
+        These are turns that quote or cite such a file, that read one and say something without a quote, or hold one of
+        the `repeated` pieces of text elsewhere than in the line of such a file among their sources. In other turns
         only that line is removed, and rewritten questions, which may repeat a deleted answer, are emptied.
         """
         scope = Scope([path])

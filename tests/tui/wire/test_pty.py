@@ -70,7 +70,7 @@ def test_copying_sends_only_what_is_shown(hostile: Terminal) -> None:
     hostile.send("hostile\r")
     hostile.until(lambda: "first word" in hostile.text)
     hostile.send("\x1bc")
-    hostile.until(lambda: "Answer copied" in hostile.text)
+    hostile.until(lambda: "Answer sent to the terminal" in hostile.text and "OSC 52" in hostile.text)
     (command,) = commands(hostile.raw)
     assert command.startswith(b"\x1b]52;c;")
     copied = base64.b64decode(command.removeprefix(b"\x1b]52;c;")).decode()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.one_fact.rewriting import DOUBTED
+from desk_rag.answering.questions.one_fact.rewriting import DOUBTED, numbered_after
 from desk_rag.answering.questions.whole_folder import show
 from desk_rag.answering.requirements.dates import dates, in_words
 from desk_rag.answering.requirements.places import Place, place_of_passage
@@ -74,9 +74,7 @@ def by_day_files(
 def _answered(store: Store, done: Answer, entry: _Entry, *, planned: bool) -> Iterator[AnswerEvent]:
     """The day of an entry, with its quote; the quote of a plan stays beside it."""
     shown = show(store, [entry.row])
-    first = max((source.number for source in done.sources), default=0)
-    sources = tuple(replace(source, number=source.number + first) for source in shown.sources)
-    citations = tuple(replace(one, source_number=one.source_number + first) for one in shown.citations)
+    sources, citations = numbered_after(done, shown.sources, shown.citations)
     notices = [f"The day is in the name of {clean_name(entry.row.passage.path.name)}"]
     if planned:
         citations = (*citations, done.citations[0])
@@ -84,13 +82,13 @@ def _answered(store: Store, done: Answer, entry: _Entry, *, planned: bool) -> It
         notices.append(f"{clean_name(plan.path.name)} says what was planned, see [{plan.source_number}]")
     support = 1 / (1 + math.exp(-entry.log_odds))
     support = support if entry.log_odds >= _CONVINCING else min(support, DOUBTED)
-    yield Retrieved((*done.sources, *sources))
+    yield Retrieved(sources)
     for citation in citations:
         yield Evidence(citation, support)
     yield AnswerText(entry.day)
     yield Finished(
         replace(
-            done, found=True, text=entry.day, sources=(*done.sources, *sources), citations=citations, support=support,
+            done, found=True, text=entry.day, sources=sources, citations=citations, support=support,
             unmet=(), notices=tuple(notices),
         )
     )  # fmt: skip

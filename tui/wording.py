@@ -53,7 +53,7 @@ def said_of(event: RootAbsent | DeletionsWaiting | Notice) -> str:
 
 def sent_for_clipboard(what: str) -> str:
     """Return the sentence after a copy: no terminal answers whether it took the text."""
-    if "TMUX" in os.environ:
+    if os.environ.get("TMUX"):
         return f"{what} sent to tmux. It reaches the clipboard only after `tmux set -s set-clipboard on`."
     return f"{what} sent to the terminal. It reaches the clipboard if the terminal allows programs that (OSC 52)."
 

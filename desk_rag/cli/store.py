@@ -277,8 +277,8 @@ def _activity_text(activity: Activity | None, pause: float | None, files: int) -
         activity.waiting,
     )  # fmt: skip
     if activity.once:
-        return f"indexing now: process {activity.pid}, {out.stage_line(progress)}"
-    return f"process {activity.pid}: {out.stage_line(progress)}" + paused
+        return f"indexing now: process {activity.pid}, {progress.line}"
+    return f"process {activity.pid}: {progress.line}" + paused
 
 
 def _clock_time(moment: float) -> str:

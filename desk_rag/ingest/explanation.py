@@ -28,6 +28,8 @@ LOCKED = "its permissions do not allow it to be read any more, so answers quote 
 """Reason of an indexed file that changed and cannot be read."""
 OWN_RULE = "exclude: "
 """Beginning of a reason that names a rule of the user's settings."""
+_RULES = {"secret": "may hold secrets", "default": "belongs to tools", "exclude": "excluded by you"}
+"""Kinds of rules by the beginning of the reasons that they give."""
 SECRET = "secret: "
 """Beginning of the reason of a file or folder that may hold secrets."""
 SECRET_COMMAND = "; what may be a secret is not read. To have it read all the same"
@@ -43,6 +45,12 @@ class Explanation:
     state: str
     """'indexed', 'left out', 'failed', 'not indexed yet' or 'unknown'."""
     reason: str
+
+
+def rule_in_words(reason: str, path: Path) -> str:
+    """Return a recorded reason without its path, and with what a rule of desk-rag's own is about."""
+    begin, separator, rest = reason.removeprefix(str(path)).strip().partition(": ")
+    return f"{_RULES.get(begin, begin)}{separator}{rest}"
 
 
 def explain(store: Store | None, path: Path, settings: Settings, settings_file: Path | None = None) -> Explanation:

@@ -279,12 +279,14 @@ def test_lines_are_plain_and_few() -> None:
     assert out.getvalue().splitlines()[-1] == "failed /d/x.pdf: it is damaged"
     printer.event(FileEvent(Path("/d/x.pdf"), FileState.FAILED, reason="/d/x.pdf is locked"))
     assert out.getvalue().splitlines()[-1] == "failed /d/x.pdf: is locked"
+    printer.event(FileEvent(Path("/d/login details.txt"), FileState.SKIPPED, reason="secret: login details"))
+    assert out.getvalue().splitlines()[-1] == "left out /d/login details.txt: may hold secrets: login details"
     printer.event(StageProgress(IndexStage.SCAN, 87, 87, "files", 0.0, None))
-    assert out.getvalue().splitlines()[-1] == "scan 87/87 files"
+    assert out.getvalue().splitlines()[-1] == "looking through the folder: 87 of 87 files"
     out.truncate(out.seek(0))
     for n in range(100):
         printer.event(StageProgress(IndexStage.WARM, n, 100, "chunks", 2.0, 50 - n / 2))
-    assert out.getvalue() == "warm 0/100 chunks, 2.0/s, about 50 s left\n"
+    assert out.getvalue() == "caches: 0 of 100 chunks, 2.0/s, 50 s left\n"
     out.truncate(out.seek(0))
     printer.event(FileEvent(Path("/d/\x1b]52;c;aGk=\x07evil\n.txt"), FileState.FAILED, reason="\x1b[31mred"))
     printer.event(Notice("folder /d", "/d is not there", "Connect \x1b[31mits drive."))
@@ -293,7 +295,7 @@ def test_lines_are_plain_and_few() -> None:
     text = out.getvalue()
     assert "\x1b" not in text
     assert len(text.splitlines()) == 6
-    assert "warm 5/9: waiting, on battery" in text
+    assert "caches: 5 of 9 chunks, waiting: on battery" in text
 
 
 def test_a_closed_pipe_does_not_end_indexing() -> None:

@@ -317,8 +317,8 @@ def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[Answer
             done, source = event.answer, source_quoted(event.answer)
             if source is not None and done.support is not None and not done.doubtful:
                 quote, place = done.citations[0].quote, place_of_source(source)
-                reason = doubts.lacking(question, done.text, quote, place, done.support)
-                event = Finished(doubted(done, reason)) if reason else event
+                missing = doubts.lacking(question, done.text, quote, place, done.support)
+                event = Finished(replace(doubted(done), unmet=(*done.unmet, *missing))) if missing else event
         yield event
 
 

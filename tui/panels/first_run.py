@@ -330,7 +330,8 @@ def _not_read(preview: FolderPreview, row: Callable[..., Content]) -> list[Conte
 
 
 def _disk(cost: IndexEstimate, free: int, room: int) -> str:
-    said = f"index {gib(cost.index_bytes)}, caches {gib(min(cost.kv_bytes, room))} of {gib(free)} free"
+    said = f"about {gib(cost.index_bytes)} for the index"
+    said += f", {gib(min(cost.kv_bytes, room))} for caches, of {gib(free)} free"
     if cost.kv_bytes > room:
         share = 100 * room // max(1, cost.kv_bytes)
         said += f"; they would need {gib(cost.kv_bytes)}, so {share}% of the text is kept warm, the most used first"

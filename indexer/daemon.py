@@ -34,6 +34,7 @@ from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
 from desk_rag.indexer.worker import STOPPED
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
+from desk_rag.ingest.explanation import STATE_WORDS, rule_in_words
 from desk_rag.sanitize import clean, clean_name
 from desk_rag.store.store import Store
 
@@ -42,8 +43,6 @@ _EVERY = 5.0
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
 _PASSING = "passing"
-_SLOWEST = 0.05
-"""Units per second below which a rate says nothing."""
 _EXIT_OK = 0
 _SIGNAL_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -180,15 +179,15 @@ class Printer:
         name = clean_name(str(event.path))
         count = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})"
         detail = count if event.state is FileState.INDEXED else ""
-        sentence = clean(event.reason.removeprefix(str(event.path)), single_line=True).strip()
+        sentence = clean(rule_in_words(event.reason, event.path), single_line=True).strip()
         reason = f": {sentence}" if sentence else ""
-        self.line(f"{event.state.value} {name}{detail}{reason}")
+        self.line(f"{STATE_WORDS.get(event.state.value, event.state.value)} {name}{detail}{reason}")
 
     def _progress(self, event: StageProgress) -> None:
         if event.waiting.startswith(STOPPED):
             return  # the notice says it with its remedy
         if event.waiting:
-            self.line(f"{event.stage.value} {event.done}/{event.total}: waiting, {event.waiting}")
+            self.line(event.line)
             return
         if not event.total:
             return  # an empty folder, or a pause that is over
@@ -196,9 +195,7 @@ class Printer:
         if event.done < event.total and now - self._said.get(kind, -self._every) < self._every:
             return
         self._said[kind] = now
-        rate = f", {event.rate:.1f}/s" if event.rate >= _SLOWEST else ""
-        left = "" if not event.eta_seconds else f", about {_duration(event.eta_seconds)} left"
-        self.line(f"{kind} {event.done}/{event.total} {event.unit}{rate}{left}")
+        self.line(event.line)
 
 
 @contextlib.contextmanager
@@ -241,9 +238,3 @@ def _leave(store: Store, printer: Printer) -> None:
     printer.line("stopped")
     sys.stdout.flush()
     os._exit(_EXIT_OK)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -6,6 +6,7 @@ sequences, never parsed as markup, and bounded in length.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def said_of(event: RootAbsent | DeletionsWaiting | Notice) -> str:
         case DeletionsWaiting():
             text = f"{short_path(event.root, ())}: {event.sentence}"
     return safe(text.rstrip(), single_line=True, most=400).plain
+
+
+def sent_for_clipboard(what: str) -> str:
+    """Return the sentence after a copy: no terminal answers whether it took the text."""
+    if os.environ.get("TMUX"):
+        return f"{what} sent to tmux. It reaches the clipboard only after `tmux set -s set-clipboard on`."
+    return f"{what} sent to the terminal. It reaches the clipboard if the terminal allows programs that (OSC 52)."
 
 
 def other_model(key: str) -> str:

@@ -58,12 +58,12 @@ def _list(settings: Settings, *, as_json: bool) -> int:
     lines: list[str] = []
     for folder in folders:
         paths = [row.path for row in deletions if row.root == folder.root]
-        lines += [*([""] if lines else []), *_explained(folder, paths)]
+        lines += [*([""] if lines else []), *_explained(folder, paths, settings.index.deletion_grace_hours)]
     print_lines(lines or ["No documents are kept whose files are gone: nothing waits for you."])
     return 0
 
 
-def _explained(folder: MissingFiles, paths: Sequence[Path]) -> list[str]:
+def _explained(folder: MissingFiles, paths: Sequence[Path], longest_hours: float) -> list[str]:
     """Say what is missing in a folder, what happens to it, and what the user can do."""
     files = out.plural(len(paths), "file")
     lines = [f"{shown_path(folder.root)}: {files} that desk-rag had read cannot be found any more."]
@@ -72,6 +72,9 @@ def _explained(folder: MissingFiles, paths: Sequence[Path]) -> list[str]:
         kept = f"; {folder.kept:,} you chose to keep" if folder.kept else ""
         which = "them" if folder.waiting == len(paths) else f"{folder.waiting:,} of them"
         lines.append(f"desk-rag still finds and quotes them, and forgets {which} {when}{kept}.")
+        if folder.seconds_left:
+            longest = roughly(longest_hours * 3600)
+            lines.append(f"The larger the part of the folder that is gone, the longer it is kept: at most {longest}.")
     else:
         lines.append("desk-rag still finds and quotes them, because you chose to keep them.")
     lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]

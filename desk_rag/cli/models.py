@@ -152,7 +152,7 @@ def _fit_lines(each: Fit, machine: Machine, passages: str) -> list[str]:
     speed = ", ".join(
         f"{rate:g} ({'as they are' if name == 'none' else name})" for name, rate in each.tokens_per_second.items()
     )
-    disk = f", {out.size(each.folder_bytes)} of disk for this text" if machine.text_characters else ""
+    disk = f", about {out.size(each.folder_bytes)} of disk for this text" if machine.text_characters else ""
     license = f", licence: {clean(each.model.license)}" if each.model.license else ""
     return [
         f"{clean(each.model.name)}: {clean(_verdict(each))}",

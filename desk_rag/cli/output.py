@@ -28,11 +28,10 @@ from desk_rag.answering.events import (
     mark,
 )
 from desk_rag.answering.requirements.places import place_of_source
-from desk_rag.answering.writing.remarks import reasoned, searched_only, stale_notice
-from desk_rag.answering.writing.remarks import remarks as support_remarks
+from desk_rag.answering.writing.remarks import kept_notices, reasoned, searched_only, stale_notice
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
-from desk_rag.documents.status import FileState, IndexStage, foreseen
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.documents.status import plural as plural
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.sanitize import clean, shown_path
@@ -41,12 +40,6 @@ if TYPE_CHECKING:
     from desk_rag.answering.events import Absence, Source
     from desk_rag.ingest.unread import UnreadFiles
 
-_STAGE_WORDS = {
-    IndexStage.SCAN: "looking through the folder",
-    IndexStage.WORDS: "reading files",
-    IndexStage.VECTORS: "findable by meaning",
-    IndexStage.WARM: "caches",
-}
 _TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
 """Seconds between two progress lines of a stage, on a terminal and without one."""
 
@@ -139,22 +132,9 @@ class Progress:
         new_stage = self._last is None or self._last[0] is not event.stage
         self._last = (event.stage, now)
         if self._terminal:
-            self.passing(stage_line(event))
+            self.passing(event.line)
         elif event.total and (finished or not new_stage):
-            self.say("  " + stage_line(event))
-
-
-def stage_line(event: StageProgress) -> str:
-    """Return a line of progress: 'caches: 312 of 1,204 chunks, 3.1/s, 4 min 48 s left'."""
-    parts = [f"{_STAGE_WORDS[event.stage]}: {event.done:,} of {event.total:,} {event.unit}"]
-    if event.waiting:
-        parts.append(f"waiting: {event.waiting}")
-    elif event.done < event.total:
-        if event.rate > 0:
-            parts.append(f"{event.rate:.1f}/s")
-        if event.eta_seconds is not None:
-            parts.append(f"{foreseen(event.eta_seconds)} left")
-    return ", ".join(parts)
+            self.say("  " + event.line)
 
 
 def index_summary(done: IndexFinished) -> str:
@@ -240,27 +220,20 @@ class AnswerPrinter:
 
 def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     """Return remarks on an answer: what it may lack, and what has changed since."""
-    remarks = support_remarks(answer)
+    remarks = []
     if reasoned(answer):
         remarks.append(f"{reasoned(answer)}; --json has the text")
     if searched := searched_only(answer, [shown_path(path, bases) for path in answer.limited_to]):
         remarks.append(searched)
     if answer.doubt:
         remarks.append(answer.doubt)
-    if answer.dropped_quotes:
-        count = len(answer.dropped_quotes)
-        remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
-    if answer.cut_notice:
-        remarks.append(answer.cut_notice)
     cited = {citation.source_number for citation in answer.citations}
     for source in answer.sources:
         if source.stale and source.number in cited:
             remarks.append(f"[{source.number}] {stale_notice(source)}")
         if source.copies and source.number in cited:
             remarks.append(f"[{source.number}] the same as in {plural(source.copies, 'other file')}")
-    if answer.not_read is not None:
-        remarks.append(f"{answer.not_read.brief}; {answer.not_read.hint}")
-    return [*remarks, *answer.notices]
+    return [*remarks, *kept_notices(answer)]
 
 
 def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:

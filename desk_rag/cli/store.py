@@ -50,15 +50,16 @@ def status(settings: Settings, *, as_json: bool) -> int:
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
         auxiliary_bytes, auxiliary_chunks = store.auxiliary_share() or (0, 0)
         pins, away, written = store.pins(), store.kv_away, store.written_today()
-        absent = presence.absent_folders(store)
+        absent, folders = presence.absent_folders(store), store.volumes.roots()
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)
-    resident = keeping.status(settings.data_dir)
+    resident, is_embedded = keeping.status(settings.data_dir), settings.model.embedder == EMBEDDED
     kept = resident if resident is not None and resident.get("kept") else None
     if as_json:
         out.print_json(
             sys.stdout,
             {
                 "data_dir": str(settings.data_dir),
+                "folders": [str(folder) for folder in folders],
                 "files": counts.files,
                 "failed": counts.failed,
                 "skipped": counts.skipped - sum(group.number for group in skipped.folders),
@@ -89,10 +90,11 @@ def status(settings: Settings, *, as_json: bool) -> int:
         return 0
     lines = [
         f"data      {home_path(settings.data_dir)}",
-        f"indexed   {out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}",
+        f"indexed   {out.plural(counts.files, 'file')}, {_chunks(rows, counts)}",
+        *(f"folder    {home_path(folder)}" for folder in folders),
         f"findable  by words {_share(counts.chunks, counts.chunks)},"
         f" by meaning {_share(counts.with_vectors, counts.chunks)}, warm {_share(counts.warm, counts.chunks)}",
-        *([_tokens_line(counts, is_room=is_room)] if settings.model.embedder == EMBEDDED else []),
+        *([_tokens_line(counts, is_room=is_room)] if is_embedded and counts.with_tokens < counts.with_vectors else []),
         f"caches    {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         *(
             [
@@ -130,12 +132,16 @@ def status(settings: Settings, *, as_json: bool) -> int:
 
 def _tokens_line(counts: Counts, *, is_room: bool) -> str:
     share = _share(counts.with_tokens, counts.chunks)
-    line = f"ranked    word by word in {share} of the chunks, to find the best first ({out.size(counts.token_bytes)})"
-    if counts.with_tokens >= counts.with_vectors:
-        return line
+    line = f"          compared word by word with a question {share}, so that the best come first"
     if is_room:
         return f"{line}; the rest is made when there is nothing else to do"
     return f"{line}; the drive has no room for more besides its reserve (`reserve_gib` under [store])"
+
+
+def _chunks(rows: Sequence[DocumentRow], counts: Counts) -> str:
+    """Return '10,595 chunks (128 different)': equal text is one chunk, wherever it stands."""
+    total = sum(row.num_chunks for row in rows)
+    return out.plural(total, "chunk") + (f" ({counts.chunks:,} different)" if counts.chunks < total else "")
 
 
 def _daily_limit(settings: Settings) -> str:
@@ -271,8 +277,8 @@ def _activity_text(activity: Activity | None, pause: float | None, files: int) -
         activity.waiting,
     )  # fmt: skip
     if activity.once:
-        return f"indexing now: process {activity.pid}, {out.stage_line(progress)}"
-    return f"process {activity.pid}: {out.stage_line(progress)}" + paused
+        return f"indexing now: process {activity.pid}, {progress.line}"
+    return f"process {activity.pid}: {progress.line}" + paused
 
 
 def _clock_time(moment: float) -> str:

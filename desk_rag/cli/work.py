@@ -26,7 +26,7 @@ from desk_rag.errors import (
 )
 from desk_rag.indexer.resident.client import ResidentError
 from desk_rag.indexer.resident.protocol import NoResident
-from desk_rag.ingest import unread
+from desk_rag.ingest import deletions, unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
 from desk_rag.ingest.unread import UnreadFiles
@@ -123,6 +123,7 @@ def index(
         stopped = stop()
     with open_store(settings, writer=False) as store:
         skipped, counts = unread.skipped_files(store, roots), store.counts(under=roots)
+        gone = deletions.count_missing(store, roots)
     progress.clear()
     if as_json:
         names = [str(root) for root in roots]
@@ -130,7 +131,7 @@ def index(
         out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
         if done.indexed or not stopped:
-            say_summary(progress, done, skipped, counts)
+            say_summary(progress, done, skipped, counts, gone)
         if stopped:
             progress.say(STOPPED)
     if stopped:
@@ -203,13 +204,23 @@ def index_with(
     return Run(parts_of(engine), settings, stop, progress, warm_pending=warm_pending).run(roots, loaded=True)
 
 
-def say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles, counts: Counts) -> None:
-    """Say what a run did, how the files that were found add up, and which kinds of them were left out."""
+def say_summary(
+    progress: out.Progress, done: IndexFinished, skipped: UnreadFiles, counts: Counts, gone: int = 0
+) -> None:
+    """Say what a run did, how the files that were found add up, and which kinds of them were left out.
+
+    `gone` documents are kept although their files are gone.
+    """
     progress.say(out.index_summary(done))
-    if skipped.files:
-        files = out.plural(counts.files + counts.failed + skipped.files, "file")
+    if skipped.files or gone:
+        files = out.plural(counts.files - gone + counts.failed + skipped.files, "file")
         failed = f" + {counts.failed:,} that could not be read" if counts.failed else ""
-        progress.say(f"{files} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
+        as_before = done.failed - counts.failed
+        failed += f" + {as_before:,} kept as read before" if as_before > 0 else ""
+        read = counts.files - gone - max(0, as_before)
+        progress.say(f"{files} found = {read:,} read{failed} + {skipped.files:,} left out")
+    if gone:
+        progress.say(f"{out.plural(gone, 'file')} gone from the disk, but kept in the index (desk-rag deletions)")
     if skipped:
         progress.say(f"{out.unread_line(skipped)}.")
 

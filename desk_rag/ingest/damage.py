@@ -89,8 +89,8 @@ def notices(
     """
     known = gaps(store, under)
     if embedder is not None and (waiting := store.missing_vectors(embedder, under=under)):
-        sentence = f"{plural(waiting, 'passage')} can be found by words only until vectors are made"
-        known.append(Gap(sentence, "`desk-rag index`, `watch` or an open UI makes them."))
+        sentence = f"{plural(waiting, 'passage')} found by the words in them only, not yet by meaning"
+        known.append(Gap(sentence, "that is caught up while `desk-rag index`, `watch` or the UI runs."))
     sentence = "The index entry of {} was damaged; the file was read again for this answer."
     sentences = [sentence.format(path) for path in repaired]
     if store.is_lost:

@@ -95,6 +95,11 @@ def missing_files(store: Store, grace_hours: float) -> list[MissingFiles]:
     return folders
 
 
+def count_missing(store: Store, under: Sequence[Path]) -> int:
+    """Count the documents at or below `under` that are kept although their files are gone."""
+    return sum(any(deletion.path.is_relative_to(one) for one in under) for deletion in store.deletions.all())
+
+
 def note_missing(store: Store, under: Path) -> None:
     """Record which documents of the folders around and below `under` have no file now, as the next sweep would."""
     for root in store.volumes.roots():

@@ -28,6 +28,8 @@ LOCKED = "its permissions do not allow it to be read any more, so answers quote 
 """Reason of an indexed file that changed and cannot be read."""
 OWN_RULE = "exclude: "
 """Beginning of a reason that names a rule of the user's settings."""
+_RULES = {"secret": "may hold secrets", "default": "belongs to tools", "exclude": "excluded by you"}
+"""Kinds of rules by the beginning of the reasons that they give."""
 SECRET = "secret: "
 """Beginning of the reason of a file or folder that may hold secrets."""
 SECRET_COMMAND = "; what may be a secret is not read. To have it read all the same"
@@ -43,6 +45,12 @@ class Explanation:
     state: str
     """'indexed', 'left out', 'failed', 'not indexed yet' or 'unknown'."""
     reason: str
+
+
+def rule_in_words(reason: str, path: Path) -> str:
+    """Return a recorded reason without its path, and with what a rule of desk-rag's own is about."""
+    begin, separator, rest = reason.removeprefix(str(path)).strip().partition(": ")
+    return f"{_RULES.get(begin, begin)}{separator}{rest}"
 
 
 def explain(store: Store | None, path: Path, settings: Settings, settings_file: Path | None = None) -> Explanation:
@@ -105,17 +113,18 @@ def _is_lifted(store: Store | None, row: DocumentRow, path: Path, settings: Sett
 
 
 def is_as_read(row: DocumentRow, path: Path) -> bool:
-    """Return whether the file at `path` has the size and times that it had when it was read."""
+    """Return whether the file at `path` has the size and time that it had when it was read."""
     try:
         now = path.stat()
     except OSError:
         return False
-    is_same_ctime = row.stamp.ctime_ns in (0, now.st_ctime_ns)
-    return is_same_ctime and (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
 
 
 def _how_read(store: Store, row: DocumentRow, path: Path) -> str:
     chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
+    different = store.counts(under=[path]).chunks
+    chunks += f" ({different:,} different)" if different < row.num_chunks else ""
     if format_of_name(path.name) is Format.MAILBOX:
         messages = max((passage.chunk.location.page_end or 1 for passage in store.passages_of(path)), default=0)
         chunks = f"{'1 message' if messages == 1 else f'{messages:,} messages'}, {chunks}"

@@ -53,7 +53,7 @@ class Spelled:
 def spelled_as_documents(store: Store, question: str, *, in_english: bool = True) -> Spelled | None:
     """The question with its misspelled words corrected; None if there are none.
 
-    Only one that is `in_english` has slips of English question words: "Hoe" is Dutch.
+    Only one that is `in_english` has slips of English words: "Hoe" is Dutch, and "werden" no slip of "were".
     """
     replaced: list[tuple[str, str]] = []
     text = _SHORT_WORD.sub(lambda match: _question_word(match, replaced), question) if in_english else question
@@ -63,7 +63,8 @@ def spelled_as_documents(store: Store, question: str, *, in_english: bool = True
     near = store.spellings([match.group() for match in words], _is_known) if words else {}
     for match in [match for match in words if match.group() in near][:_MOST_CORRECTED][::-1]:
         word = match.group()
-        spelled = _fitting(word, near[word], first=match.start() == 0)
+        fitting = [one for one in near[word] if in_english or not _is_known(one)]
+        spelled = _fitting(word, fitting, first=match.start() == 0)
         if spelled:
             text = f"{text[: match.start()]}{spelled}{text[match.end() :]}"
             replaced.append((word, spelled))

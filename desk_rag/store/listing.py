@@ -5,9 +5,11 @@ A list is an array of document rows in path order; `rows` reads those that are l
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,8 @@ _WARM = (
 )
 _AT_ONCE = 500
 """Rows read with one statement; SQLite limits the number of parameters."""
+_MOST_FOLDERS = 100
+"""Folders that a search lists."""
 _STEPS_BETWEEN_LOOKS = 20_000
 """Steps of SQLite's virtual machine, about a millisecond, after which a search looks whether it is still wanted."""
 
@@ -66,14 +70,29 @@ class Listing:
 
         Without `states` in any state. Raises Cancelled within milliseconds once `stop` returns True.
         """
-        scope = Scope([] if under is None else [under])
-        where, values = scope.path_condition("path"), list[object](scope.values)
-        shown = f"CAST(substr(path, {_length_below(under)}) AS TEXT)"
-        for term in terms:
-            cases = _cases(term)
-            where += f" AND ({' OR '.join([f'instr(lower({shown}), ?)'] * len(cases))})"
-            values += cases
+        where, values = _holding(under, terms)
         return self._documents(where, values, states, stop)
+
+    def folders_matching(
+        self, under: Path, terms: Sequence[str], stop: Callable[[], bool] | None = None
+    ) -> list[FolderCounts]:
+        """Return the folders at any depth below `under` whose own name holds a term and whose path holds all of them.
+
+        Of many the first ones only. Raises Cancelled within milliseconds once `stop` returns True.
+        """
+        where, values = _holding(under, terms)
+        folders: dict[bytes, None] = {}
+        begin, wanted = _length_below(under) - 1, [os.fsencode(term).lower() for term in terms]
+        with self._until(stop) as connection:
+            for (path,) in connection.execute(f"SELECT path FROM documents WHERE {where} ORDER BY path", values):
+                parts = bytes(path)[begin:].split(_SLASH)[:-1]
+                for depth, name in enumerate(parts, start=1):
+                    shown = _SLASH.join(parts[:depth]).lower()
+                    if any(term in name.lower() for term in wanted) and all(term in shown for term in wanted):
+                        folders[_SLASH.join(parts[:depth])] = None
+                if len(folders) >= _MOST_FOLDERS:
+                    break
+        return [self.count(under / from_blob(folder)) for folder in folders]
 
     def in_folder(self, folder: Path, states: Collection[FileState] = ()) -> array[int]:
         """Return the documents directly in `folder`; without `states` in any state."""
@@ -192,17 +211,35 @@ class Listing:
         if states:
             where += f" AND state IN ({', '.join('?' * len(states))})"
         query = f"SELECT id FROM documents WHERE {where} ORDER BY path"
+        with self._until(stop) as connection:
+            rows = connection.execute(query, (*values, *(state.value for state in states)))
+            return array("q", (row_id for (row_id,) in rows))
+
+    @contextmanager
+    def _until(self, stop: Callable[[], bool] | None) -> Iterator[sqlite3.Connection]:
+        """Lend the connection for a search that raises Cancelled once `stop` returns True."""
         with self._database.read() as connection:
             connection.set_progress_handler(stop, _STEPS_BETWEEN_LOOKS)
             try:
-                rows = connection.execute(query, (*values, *(state.value for state in states)))
-                return array("q", (row_id for (row_id,) in rows))
+                yield connection
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
                     raise Cancelled("The search is not wanted any more.") from error
                 raise
             finally:
                 connection.set_progress_handler(None, 0)
+
+
+def _holding(under: Path | None, terms: Sequence[str]) -> tuple[str, list[object]]:
+    """Return the condition for documents at or below `under` whose path below it holds all terms, in any case."""
+    scope = Scope([] if under is None else [under])
+    where, values = scope.path_condition("path"), list[object](scope.values)
+    shown = f"CAST(substr(path, {_length_below(under)}) AS TEXT)"
+    for term in terms:
+        cases = _cases(term)
+        where += f" AND ({' OR '.join([f'instr(lower({shown}), ?)'] * len(cases))})"
+        values += cases
+    return where, values
 
 
 def _below(folder: Path) -> tuple[str, tuple[bytes, bytes]]:

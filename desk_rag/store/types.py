@@ -202,7 +202,7 @@ class PurgeReport:
     chunks: int
     kv_files: int
     freed_bytes: int
-    """Bytes of KV files; the catalog shrinks as well."""
+    """Bytes of these KV files; the catalog shrinks as well."""
     verified: bool
     """True if the raw files were searched for pieces of the removed text."""
     traces: tuple[str, ...]
@@ -211,3 +211,5 @@ class PurgeReport:
     """Chunks that could not be searched for: too short, or also part of other documents."""
     chat_turns: int = 0
     """Turns that were deleted from saved chats."""
+    bin_bytes: int = 0
+    """Bytes of caches of files that were deleted before, which went with it."""

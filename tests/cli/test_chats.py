@@ -97,6 +97,23 @@ def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
     assert desk.run("chats", "show", "1").code == 2
 
 
+def test_what_was_said_below_an_answer_stays_with_it(desk: Desk) -> None:
+    """What goes to somebody else must not look more certain than it was."""
+    (desk.documents / "letters" / "lease 2026.md").write_text(
+        "# Lease\n\nThe lease of the flat in Mill Lane ends on 31 July 2029.\n", encoding="utf-8"
+    )
+    printed = desk.run("ask", "When does the lease of the flat in Mill Lane end?").out
+    (warning,) = [line.strip("()") for line in printed.splitlines() if "says something else" in line]
+    assert f"({warning})" in desk.run("chats", "show", "1").out.splitlines()
+    assert warning.replace("[", "\\[").replace("]", "\\]") in desk.run("chats", "export", "1").out
+    (turn,) = desk.json("chats", "export", "1")["turns"]  # type: ignore[misc]
+    assert warning in turn["notices"]
+    assert desk.run("chats", "search", "says something else").out, "what is shown is found"
+    assert desk.run("purge", str(desk.documents / "letters" / "lease 2026.md"), "--yes", "--verify").code == 0
+    assert "lease 2026" not in json.dumps(desk.json("chats"))
+    assert desk.run("chats", "show", "1").code == 2, "a turn that cites a forgotten file goes with it"
+
+
 def test_greetings_and_lines_without_a_word_are_not_saved_and_a_private_follow_up_says_so(desk: Desk) -> None:
     assert "30 June 2027" in desk.run("ask", "When does the lease of the flat end?").out
     for line in ("?", "hello", "…", "thanks"):

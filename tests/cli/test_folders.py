@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -264,11 +265,38 @@ def test_many_single_files_of_a_folder_that_go_at_once_are_kept_for_a_while(desk
     for note in notes[:6]:
         note.unlink()
     assert "6 of 7 files are gone at once" in desk.run("index", str(notes[6]), "--no-kv")[2]
-    assert f"{notes[0].name}" in desk.run("deletions")[1]
+    said = desk.run("deletions")[1]
+    assert f"{notes[0].name}" in said and "is gone, the longer it is kept: at most 3 days." in said
     assert "kept for a while" in desk.run("why", str(notes[0]))[1]
     notes[0].write_text("Note 0 about the otter.\n")
     desk.run("index", str(notes[6]), "--no-kv")
     assert {row.path for row in desk.documents()} == {notes[0], notes[6]}, "five are a handful: they go"
+
+
+def test_what_is_said_of_files_adds_up(desk: Desk, tmp_path: Path) -> None:
+    """Files that are gone were not found, equal chunks are not different ones, and each folder has its line."""
+    desk.index()
+    (desk.docs / "big.log").write_text(("a" * 400 + "\n\n") * 400)
+    notes = [desk.docs / f"note {number}.txt" for number in range(6)]
+    for note in notes:
+        note.write_text(f"Note {note.stem} about the otter.\n")
+    desk.run("index", str(desk.docs), "--no-kv")
+    found = int(desk.run("index", str(desk.docs), "--no-kv")[2].split(" found = ")[0].split()[-2])
+    for note in notes:
+        note.unlink()
+    err = desk.run("index", str(desk.docs), "--no-kv")[2]
+    assert f"{found - 6} files found = " in err
+    assert "6 files gone from the disk, but kept in the index (desk-rag deletions)" in err
+    of_log = re.search(r"(\d+) chunks \((\d+) different\)", desk.run("why", str(desk.docs / "big.log"))[1])
+    in_all = re.search(r"(\d+) chunks \((\d+) different\)", desk.run("status")[1])
+    assert of_log and in_all and int(in_all[1]) - int(of_log[1]) == int(in_all[2]) - int(of_log[2]) > 0
+    assert f"folder    {desk.docs}" in desk.run("status")[1] and desk.json("status")["folders"] == [str(desk.docs)]
+
+
+def test_a_search_says_which_words_no_passage_has(desk: Desk) -> None:
+    desk.index()
+    assert "None of these passages has “Copenhagen”." in desk.run("search", "Copenhagen", "door", "--words")[2]
+    assert "None of these" not in desk.run("search", "doors", "--words")[2]
 
 
 def test_a_pause_is_kept_for_whoever_indexes(desk: Desk) -> None:

@@ -242,7 +242,7 @@ def test_a_changed_rule_of_the_settings_file_holds_while_it_watches(
     child.waits_for(f"indexed {private / 'health.md'}")
     rule = f"{private}/"
     file.write_text(f'[index]\nexclude = ["{rule}"]\n')
-    child.waits_for(f"removed {private / 'health.md'}: exclude: {rule}")
+    child.waits_for(f"removed {private / 'health.md'}: excluded by you: {rule}")
     file.write_text("[index\n")
     file.write_text("")
     wait_for(lambda: child.said.count(f"indexed {private / 'health.md'}") == 2)
@@ -280,11 +280,11 @@ def test_lines_are_plain_and_few() -> None:
     printer.event(FileEvent(Path("/d/x.pdf"), FileState.FAILED, reason="/d/x.pdf is locked"))
     assert out.getvalue().splitlines()[-1] == "failed /d/x.pdf: is locked"
     printer.event(StageProgress(IndexStage.SCAN, 87, 87, "files", 0.0, None))
-    assert out.getvalue().splitlines()[-1] == "scan 87/87 files"
+    assert out.getvalue().splitlines()[-1] == "looking through the folder: 87 of 87 files"
     out.truncate(out.seek(0))
     for n in range(100):
         printer.event(StageProgress(IndexStage.WARM, n, 100, "chunks", 2.0, 50 - n / 2))
-    assert out.getvalue() == "warm 0/100 chunks, 2.0/s, about 50 s left\n"
+    assert out.getvalue() == "caches: 0 of 100 chunks, 2.0/s, 50 s left\n"
     out.truncate(out.seek(0))
     printer.event(FileEvent(Path("/d/\x1b]52;c;aGk=\x07evil\n.txt"), FileState.FAILED, reason="\x1b[31mred"))
     printer.event(Notice("folder /d", "/d is not there", "Connect \x1b[31mits drive."))
@@ -293,7 +293,13 @@ def test_lines_are_plain_and_few() -> None:
     text = out.getvalue()
     assert "\x1b" not in text
     assert len(text.splitlines()) == 6
-    assert "warm 5/9: waiting, on battery" in text
+    assert "caches: 5 of 9 chunks, waiting: on battery" in text
+
+
+def test_what_is_left_out_is_said_as_on_the_screen() -> None:
+    out = io.StringIO()
+    Printer(out).event(FileEvent(Path("/d/login details.txt"), FileState.SKIPPED, reason="secret: login details"))
+    assert out.getvalue() == "left out /d/login details.txt: may hold secrets: login details\n"
 
 
 def test_a_closed_pipe_does_not_end_indexing() -> None:

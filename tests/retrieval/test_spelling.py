@@ -28,6 +28,14 @@ def corpus(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
+def test_a_question_in_another_language_has_no_slips_of_english_words(corpus: Store) -> None:
+    german = "Wann werden die Gaste von Nandakumer abgeholt, die Hochzeit und das Bakhouse?"
+    assert spelled_as_documents(corpus, "Which shuters cost 96 crowns?") is not None
+    assert spelled_as_documents(corpus, "Wann shuters die Zimmer?", in_english=False) is None
+    spelled = spelled_as_documents(corpus, german, in_english=False)
+    assert spelled is not None and spelled.replaced[0] == ("Nandakumer", "Nandakumar")
+
+
 @pytest.mark.parametrize(
     ("question", "corrected"),
     [

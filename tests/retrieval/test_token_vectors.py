@@ -170,7 +170,7 @@ def test_answers_and_counts_say_that_vectors_are_still_to_be_made(tmp_path: Path
         assert damage.notices(store, (), (), embedder.fingerprint) == ()
         assert store.coverage(embedder.fingerprint).with_vectors == 2
         (notice,) = damage.notices(store, (), (), "another embedder")
-        assert notice.startswith("2 passages can be found by words only") and "desk-rag index" in notice
+        assert notice.startswith("2 passages found by the words in them only") and "desk-rag index" in notice
         assert store.coverage("another embedder").with_vectors == 0 < store.coverage().with_vectors
         assert damage.notices(store, (), ()) == (), "only an answer that no vector found asks for it"
 

@@ -127,7 +127,7 @@ def test_status_bar_never_drops_what_needs_attention(stage: IndexStage, width: i
 
 def test_status_bar_at_80_columns_is_in_words() -> None:
     assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · found by meaning 100% · read ahead 61%"
-    assert bar(replace(WARMING, failed=3)) == "◐ caches wait; questions are answered · 3 failed · 12.4k files"
+    assert bar(replace(WARMING, failed=3)) == "◐ caches wait: the GPU is busy · 3 failed · 12.4k files"
 
 
 def test_a_full_disk_is_said_before_all_else() -> None:

@@ -28,5 +28,5 @@ def answer_of(turn: SavedTurn, change_of: Callable[[SavedSource], Change]) -> An
     return Answer(
         turn.question, turn.answer, turn.found, citations, (), tuple(sources.values()), Timings(()), 0, 0,
         AnswerMode(turn.mode), turn.model, turn.answer, turn.stopped, asked_as=turn.asked_as,
-        limited_to=turn.limited_to,
+        limited_to=turn.limited_to, notices=turn.notices,
     )  # fmt: skip

@@ -28,7 +28,7 @@ class FirstRun:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.left_out: tuple[Path, ...] = ()
-        """Files that are left out by the user's choice; the rules are written with the folder."""
+        """Files and folders that are left out by the user's choice; the rules are written with the folder."""
 
     def is_due(self) -> bool:
         """Return whether no folder is known: none was named, and none was ever indexed."""
@@ -69,7 +69,7 @@ class FirstRun:
 
     @property
     def _rules(self) -> list[str]:
-        return [pattern_of(path, is_folder=False) for path in self.left_out]
+        return [pattern_of(path, is_folder=path.is_dir()) for path in self.left_out]
 
     def room(self) -> tuple[int, int]:
         """Return (free bytes on the drive of the caches, bytes that caches may take)."""

@@ -166,7 +166,7 @@ class Library:
         shown: Shown = Shown.ALL,
         stop: Callable[[], bool] | None = None,
     ) -> Listed:
-        """Return what is directly in `folder`; with `words`, all files below it whose path holds them.
+        """Return what is directly in `folder`; with `words`, the folders and files below it whose path holds them.
 
         Raises Cancelled once `stop` returns True, unless the list is there by then.
         """
@@ -177,7 +177,10 @@ class Library:
         if store is None:
             return Listed(folder, waiting=() if folder is None or terms else tuple(_files_in(folder, set())))
         if terms or folder is None:
-            return Listed(folder, documents=store.listing.matching(folder, terms, shown.states, stop))
+            around = outermost(self.roots()) if folder is None else [folder]
+            found = (one for root in around for one in store.listing.folders_matching(root, terms, stop))
+            matching = tuple(_folder(counts, set(store.pins())) for counts in found if _shows(counts, shown))
+            return Listed(folder, matching, store.listing.matching(folder, terms, shown.states, stop))
         pins = set(store.pins())
         counted = {counts.path: counts for counts in store.listing.subfolders(folder)}
         folders = [_folder(counts, pins) for counts in counted.values() if _shows(counts, shown)]
@@ -260,6 +263,8 @@ class Library:
         counts = store.listing.count(root)
         absent = next((folder for folder in absent_folders(store) if folder.path == root), None)
         note = f"not there now: {absent.reason}" if absent is not None else ""
+        gone = sum(deletion.root == root for deletion in store.deletions.all())
+        note = note or (f"{gone:,} of them gone from the disk" if gone else "")
         if not note and not (counts.indexed or counts.failed or counts.skipped):
             note = "nothing read from it yet"
         entry = _folder(counts, set(store.pins()))

@@ -187,7 +187,7 @@ def _row(each: Fit, machine: Machine, in_use: str) -> ModelRow:
     weights = ", ".join(f"{gib(size)} {'16 bit' if name == 'none' else name}" for name, size in each.weights.items())
     facts = [f"weights {weights}", f"memory for passages {gib(each.slab_bytes)}"]
     if machine.text_characters:
-        facts.append(f"{gib(each.folder_bytes)} of disk for this text")
+        facts.append(f"about {gib(each.folder_bytes)} of disk for this text")
     else:
         facts.append(f"{each.kv_bytes_per_token / 1024:.0f} KiB of disk per token")
     speeds = each.tokens_per_second

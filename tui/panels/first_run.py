@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -46,7 +46,8 @@ class FirstRunScreen(PanelScreen):
         ("Tab", "complete the name with the chosen one"),
         ("Enter", "look at the folder; once it was looked at, start"),
         ("other_model", "choose the model; the embedded reader needs no download"),
-        ("leave_out", "leave out the file that holds most of the text; again: read it after all"),
+        ("leave_out", "once it was looked at: leave out the folder chosen with Up or Down; again: read it after all"),
+        ("leave_out", "without one chosen: leave out the file that holds most of the text"),
         ("Esc", "stop looking, or back to the name; then go on without a folder"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -116,7 +117,7 @@ class FirstRunScreen(PanelScreen):
         self._folders = folders
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options([Option(_offer(folder)) for folder in folders])
+        options.add_options([Option(_offer(folder, self._first_run.left_out)) for folder in folders])
         options.highlighted = 0 if folders and not self.query_one("#folder", Input).value else None
 
     def action_move(self, by: int) -> None:
@@ -187,9 +188,11 @@ class FirstRunScreen(PanelScreen):
             self._draw(Content("Stopped."))
             return
         self._preview = preview
+        if not any(folder.parent == preview.folder for folder in self._folders):  # those in it can be left out
+            self._complete_from(f"{preview.folder}/")
         free, room = self._first_run.room()
         described = partial(_described, preview, free, room, self._model.name, self.session.file.path, self._model_key)
-        self._described = lambda width: Content("\n").join([described(width), *self._giant_choice(preview, width)])
+        self._described = lambda width: Content("\n").join([described(width), *self._left_out_lines(preview, width)])
         self.on_resize()
         self.refresh_bindings()
 
@@ -197,19 +200,29 @@ class FirstRunScreen(PanelScreen):
         if self._preview is not None:
             self._draw(self._described(self.query_one("#preview-pane").scrollable_content_region.width))
 
-    def _giant_choice(self, preview: FolderPreview, width: int) -> list[Content]:
-        """Return how the file with most of the text is left out, or taken back."""
+    def _left_out_lines(self, preview: FolderPreview, width: int) -> list[Content]:
+        """Return what the user leaves out, and how more of it is left out or taken back."""
         key, left_out = self.keymap.shown("leave_out"), self._first_run.left_out
-        if left_out:
-            return [_row(width, "without", f"{left_out[0].name}, by your choice; {key} reads it after all")]
-        return [_row(width, "", f"{key} leaves {preview.giant.name} out")] if preview.giant is not None else []
+        names = ", ".join(path.name for path in left_out)
+        lines = [_row(width, "without", f"{names}, by your choice; {key} reads it after all")] if left_out else []
+        if preview.giant is not None:
+            lines.append(_row(width, "", f"{key} leaves {preview.giant.name} out"))
+        return [*lines, _row(width, "", f"Up or Down chooses a folder in it, and {key} leaves that out")]
 
     def action_leave_out(self) -> None:
-        """Leave out the file with most of the text, or take it back, and look again."""
-        giant = self._preview.giant if self._preview is not None else None
-        if self._preview is None or not (giant or self._first_run.left_out):
+        """Leave out the chosen folder, or else the file with most of the text; or take it back. Then look again."""
+        if self._preview is None:
             return
-        self._first_run.left_out = () if self._first_run.left_out or giant is None else (giant,)
+        left_out, number = self._first_run.left_out, self.query_one(OptionList).highlighted
+        chosen = self._chosen if self._preview.folder in (self._chosen or Path()).parents else None
+        wanted = chosen or self._preview.giant or next(iter(left_out), None)
+        if wanted is None:
+            return
+        without = tuple(path for path in left_out if path != wanted)
+        self._first_run.left_out = (*left_out, wanted) if without == left_out else without
+        if chosen is not None and number is not None:
+            offered = _offer(chosen, self._first_run.left_out)
+            self.query_one(OptionList).replace_option_prompt_at_index(number, offered)
         self._preview = None
         self._look()
 
@@ -273,8 +286,10 @@ class FirstRunScreen(PanelScreen):
             self.dismiss()
 
 
-def _offer(folder: Path) -> Content:
+def _offer(folder: Path, left_out: Sequence[Path]) -> Content:
     """Return a folder as it is offered; the one that nobody would know says what it is."""
+    if folder in left_out:
+        return Content.assemble(safe(home_path(folder)), ("  left out", "$warning"))
     about = "  sample documents, to try desk-rag" if folder == assets_dir() / "sample_docs" else ""
     return Content.assemble(safe(home_path(folder)), (about, "$foreground 60%"))
 
@@ -318,7 +333,8 @@ def _not_read(preview: FolderPreview, row: Callable[..., Content]) -> list[Conte
 
 
 def _disk(cost: IndexEstimate, free: int, room: int) -> str:
-    said = f"index {gib(cost.index_bytes)}, caches {gib(min(cost.kv_bytes, room))} of {gib(free)} free"
+    said = f"about {gib(cost.index_bytes)} for the index"
+    said += f", {gib(min(cost.kv_bytes, room))} for caches, of {gib(free)} free"
     if cost.kv_bytes > room:
         share = 100 * room // max(1, cost.kv_bytes)
         said += f"; they would need {gib(cost.kv_bytes)}, so {share}% of the text is kept warm, the most used first"

@@ -232,7 +232,11 @@ class PanelHost(SourceOpening):
         session = self.backend.session
         undo, session.undo = session.undo, None
         if undo is None:
-            self.notify("There is nothing to undo: no change was made in the library.", markup=False)
+            self.notify(
+                "There is nothing to undo: no change was made in the library since this start. An earlier exclusion "
+                "ends with “Read it from now on” there.",
+                markup=False,
+            )
         else:
             self.take_back(undo)
 

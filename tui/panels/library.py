@@ -30,7 +30,7 @@ from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line, explained
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
-from desk_rag.tui.wording import count, safe
+from desk_rag.tui.wording import count, safe, sent_for_clipboard
 
 _FILTER_SECONDS = 0.15
 """Seconds without a key after which the typed words are searched for."""
@@ -286,7 +286,7 @@ class LibraryScreen(ListScreen):
             self._read(path)
         elif what == "copy":
             self.app.copy_to_clipboard(safe(str(path), single_line=True).plain)
-            self.say("Path copied.")
+            self.say(sent_for_clipboard("Path"))
         elif what == "again":
             self._change(partial(self._changes.read_again, path))
         elif what == "pin" and isinstance(entry, FolderEntry):
@@ -313,14 +313,13 @@ class LibraryScreen(ListScreen):
         if root is None:
             self.say("Only what is inside a folder of this window can be excluded; forget the folder instead.")
             return
-        job = partial(self._changes.exclusion, path, root)
-        self.in_thread(job, self._exclusion_came, group="change")
+        self.in_thread(partial(self._changes.exclusion, path, root), self._exclusion_came, group="change")
 
     def _exclusion_came(self, exclusion: Exclusion) -> None:
         text = (
             f"A rule for {home_path(exclusion.path)} is added to `exclude` in {home_path(self.session.file.path)}. "
             f"{count(exclusion.indexed, 'document')} will leave the index; the files themselves stay as they are. "
-            + "This can be undone; caches are kept for a while."
+            f"{self.keymap.shown('undo')} undoes it until you quit; caches are kept for a while."
         )
         job = partial(self._changes.exclude, exclusion)
         self._ask(f"Exclude {exclusion.path.name}?", text, {Choice("yes", "y", "Exclude"): job})
@@ -328,7 +327,8 @@ class LibraryScreen(ListScreen):
     def _ask_to_read_secret(self, path: Path) -> None:
         text = (
             f"“{exception_for(path)}” is added to `exclude` in {home_path(self.session.file.path)}. What may be a "
-            "secret is then kept in the index, and answers may quote it. This can be undone."
+            "secret is then kept in the index, and answers may quote it. "
+            f"{self.keymap.shown('undo')} undoes it until you quit."
         )
         job = partial(self._changes.read_secret, path)
         self._ask(f"Read {path.name} all the same?", text, {Choice("yes", "y", "Read it"): job})

@@ -15,7 +15,7 @@ from desk_rag.answering.events import Source
 from desk_rag.documents.chunking import Chunk
 from desk_rag.sanitize import clean
 from desk_rag.tui.keys.footer import KeyFooter
-from desk_rag.tui.wording import safe
+from desk_rag.tui.wording import safe, sent_for_clipboard
 
 _LAYOUT_SECONDS = 0.02
 _MOST_CHARS = 200_000
@@ -64,7 +64,7 @@ class DocumentTextScreen(Screen[None]):
         """Copy what is selected, at first the quote; everything if nothing is."""
         area = self.query_one(TextArea)
         self.app.copy_to_clipboard(area.selected_text or area.text)
-        self.notify("Copied.", markup=False)
+        self.notify(sent_for_clipboard("Selection" if area.selected_text else "Text"), markup=False)
 
 
 def _row_and_column(text: str, index: int) -> tuple[int, int]:

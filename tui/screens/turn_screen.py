@@ -24,7 +24,7 @@ from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
 from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
-from desk_rag.tui.wording import as_text, count, quotes_of
+from desk_rag.tui.wording import as_text, count, quotes_of, sent_for_clipboard
 
 _COMPARE_SECONDS = 5.0
 """Seconds between two looks at the files of the selected turn."""
@@ -238,7 +238,7 @@ class TurnScreen(Screen[None]):
 
     def _copy(self, text: str, what: str) -> None:
         self.app.copy_to_clipboard(text)
-        self.notify(f"{what} copied.", markup=False)
+        self.notify(sent_for_clipboard(what), markup=False)
 
     def _show_pane(self, tab: str) -> None:
         self.query_one(Tabs).active = tab

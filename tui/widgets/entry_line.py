@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.content import Content
 
-from desk_rag.ingest.explanation import GONE_COMMAND, SECRET_COMMAND, Explanation
+from desk_rag.ingest.explanation import GONE_COMMAND, SECRET_COMMAND, Explanation, rule_in_words
 from desk_rag.ingest.unread import with_contents
 from desk_rag.sanitize import clean_name, home_path
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
@@ -20,8 +20,6 @@ _MARKS = {
     EntryState.LEFT_OUT: ("○", "$foreground 65%"),
     EntryState.WAITING: ("·", "$primary"),
 }
-_RULES = {"secret": "may hold secrets", "default": "belongs to tools", "exclude": "excluded by you"}
-"""Kinds of rules by the beginning of the reasons that they give."""
 _GONE_HERE = '"Remove or keep files that are gone" in the palette (Ctrl+P) decides'
 _SHARE_OF_NAME = 0.5
 
@@ -76,9 +74,7 @@ def _file_state(entry: FileEntry) -> str:
 
 def in_words(reason: str, path: Path) -> str:
     """Return the reason why a file was not read, without its path, and with what a rule of desk-rag's own is about."""
-    reason = reason.removeprefix(f"{path} ").partition(SECRET_COMMAND)[0].replace(GONE_COMMAND, _GONE_HERE)
-    begin, separator, rest = reason.partition(": ")
-    return f"{_RULES.get(begin, begin)}{separator}{rest}"
+    return rule_in_words(reason.partition(SECRET_COMMAND)[0].replace(GONE_COMMAND, _GONE_HERE), path)
 
 
 def explained(explanation: Explanation, path: Path) -> str:

@@ -98,8 +98,8 @@ def _stage(status: Status, stage: IndexStage, detail: int) -> str:
     other = f" (by pid {status.writer})" if status.writer and detail >= 3 else ""
     if status.waiting:
         if stage is IndexStage.WARM and detail:
-            reason = f": {status.waiting}" if detail >= 2 else ""
-            return f"caches wait{reason}; questions are answered{other}"
+            answered = "; questions are answered" if detail >= 2 else ""
+            return f"caches wait: {status.waiting}{answered}{other}"
         return (f"waiting: {status.waiting}" if detail else status.waiting) + other
     text, done, total = _VERBS[stage], status.done, status.total
     if stage is IndexStage.WARM and status.fills_auxiliary:

@@ -42,6 +42,7 @@ def as_json(chat: SavedChat, change_of: ChangeOf) -> dict[str, object]:
                 "answer": turn.answer,
                 "found": turn.found,
                 "stopped": turn.stopped,
+                "notices": list(turn.notices),
                 "forgotten": turn.forgotten,
                 "model": turn.model,
                 "mode": turn.mode,
@@ -73,6 +74,8 @@ def _turn_lines(turn: SavedTurn, change_of: ChangeOf, bases: Sequence[Path]) -> 
     lines += [_LINE_END.sub("  \n", _text(turn.answer, single_line=False)) or "(no answer)", ""]
     if turn.stopped:
         lines += ["(stopped)", ""]
+    for notice in turn.notices:
+        lines += [f"({_text(notice)})", ""]
     quoted = [source for source in turn.sources if source.quote]
     for source in quoted:
         lines += [f"- [{source.number}] {_where(source, change_of, bases)}", f"  > {_text(source.quote)}"]

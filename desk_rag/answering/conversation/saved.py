@@ -11,6 +11,7 @@ from desk_rag.answering.conversation.scope import without_names
 from desk_rag.answering.conversation.small_talk import kind_of
 from desk_rag.answering.conversation.turns import Turn, unique, without_marks
 from desk_rag.answering.events import Answer, Source
+from desk_rag.answering.writing.remarks import kept_notices, searched_only
 from desk_rag.store.chats.records import SavedSource, SavedTurn
 from desk_rag.store.types import DocumentRow
 
@@ -51,6 +52,7 @@ def saved_turn(answer: Answer) -> SavedTurn:
         asked_at=time.time(),
         sources=tuple(sources),
         limited_to=answer.limited_to,
+        notices=tuple(" ".join(notice.split()) for notice in (*_narrowed(answer), *kept_notices(answer))),
     )
 
 
@@ -80,6 +82,11 @@ def change_of(source: SavedSource, document: Callable[[Path], DocumentRow | None
         return Change.NONE if row is not None else Change.CHANGED
     same_file = (status.st_size, status.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
     return Change.NONE if same_file and row.digest == source.digest else Change.CHANGED
+
+
+def _narrowed(answer: Answer) -> tuple[str, ...]:
+    """Return which files alone were searched because the question names them."""
+    return (searched_only(answer, ()),) if answer.narrowed else ()
 
 
 def _unquoted(source: Source) -> SavedSource:

@@ -22,6 +22,8 @@ from desk_rag.answering.events import (
     Evidence,
     Finished,
     FirstToken,
+    PassagesRead,
+    Retrieved,
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
@@ -31,7 +33,7 @@ from desk_rag.answering.questions.folder import written_by
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
-from desk_rag.answering.questions.narrowing import named_files, narrow, within_files, without_file_names
+from desk_rag.answering.questions.narrowing import named_files, naming_unmet, narrow, within_files, without_file_names
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.entries import by_entries, day_meant
@@ -39,13 +41,12 @@ from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quot
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
-from desk_rag.answering.questions.whole_folder import not_readable
+from desk_rag.answering.questions.whole_folder import not_readable, stopped_reading
 from desk_rag.answering.requirements.amounts import not_the_sum
 from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.correspondence import correspondents
 from desk_rag.answering.requirements.dates import days_until, past_note, when_asked, without_dates
 from desk_rag.answering.requirements.places import place_of_source
-from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import rows_alike
 from desk_rag.answering.requirements.statements.languages import foreign_language
 from desk_rag.answering.requirements.statements.prices import asks_price, is_event
@@ -102,7 +103,8 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
             first_text = time.perf_counter() - began
         if isinstance(event, Finished):
             timed = replace(event.answer.timings, first_text=first_text)
-            event = _with_unmet(_with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under))
+            event = _with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under)
+            event = Finished(naming_unmet(event.answer, reader.store, under))
             event = event if spelled is None else _with_spelling(event, spelled)
             event = _with_days_until(event) if when else event
             event = Finished(replace(event.answer, question=typed))
@@ -129,7 +131,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
         yield from not_readable(question, named.faults)
         return
     within = within_files(question, named.indexed)
-    if (yield from _passing(folder_answer(reader.store, question, under, within, named.indexed))):
+    if (yield from _passing(reader, folder_answer(reader.store, question, under, within, named.indexed))):
         return
     inside = whole_folder(within) if within else None
     if inside is not None and (yield from _of_whole_folder(reader, within, inside, named.indexed)):
@@ -163,11 +165,11 @@ def _of_whole_folder(
         author = correspondents(question).sender
         if author and author[0].isupper():
             store, embedder, subject = reader.store, reader.embedder, request.subject
-            return (yield from _passing(written_by.about(store, embedder, question, subject, author, under)))
+            return (yield from _passing(reader, written_by.about(store, embedder, question, subject, author, under)))
         folder = summary.folder_of(reader.store, request.subject, under) if not request.author else ""
         if folder:
             summarised = summary.answer(reader.store, reader.embedder, question, f"the folder {folder}", under)
-            return (yield from _passing(summarised))
+            return (yield from _passing(reader, summarised))
         topic, below = _about(reader, question, request.subject, under)
         stems = content_stems(request.author) - _ANY_TEXT
         events = summary.about(reader.store, reader.embedder, topic, request.subject, below, stems)
@@ -179,7 +181,7 @@ def _of_whole_folder(
         if request.form is Form.COUNT and reader.span_scorer is not None:
             look = SecondLook(reader.store, reader.span_scorer, reader.top_k, under)
             events = stated_first(events, partial(_one_fact, reader, question, look), reader.store, question, under)
-    return (yield from _passing(events))
+    return (yield from _passing(reader, events))
 
 
 def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -> tuple[str, Sequence[Path]]:
@@ -188,13 +190,16 @@ def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -
     return (without_file_names(question, named.indexed), named.indexed) if named.indexed else (question, under)
 
 
-def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool]:
-    """Pass the events on; return False if they hold no answer."""
-    answered = False
+def _passing(reader: Reader, events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool]:
+    """Pass the events on until the user stops them; return False if they hold no answer."""
     for event in events:
-        answered = answered or isinstance(event, Finished)
+        if reader.stop() and isinstance(event, PassagesRead | Retrieved):
+            yield from stopped_reading()
+            return True
         yield event
-    return answered
+        if isinstance(event, Finished):
+            return True
+    return False
 
 
 def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLook) -> Iterator[AnswerEvent]:
@@ -308,8 +313,8 @@ def _with_doubt(events: Iterator[AnswerEvent], question: str) -> Iterator[Answer
             done, source = event.answer, source_quoted(event.answer)
             if source is not None and done.support is not None and not done.doubtful:
                 quote, place = done.citations[0].quote, place_of_source(source)
-                reason = doubts.lacking(question, done.text, quote, place, done.support)
-                event = Finished(doubted(done, reason)) if reason else event
+                missing = doubts.lacking(question, done.text, quote, place, done.support)
+                event = Finished(replace(doubted(done), unmet=(*done.unmet, *missing))) if missing else event
         yield event
 
 
@@ -375,20 +380,6 @@ def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> I
 
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
     return nearest(reader.store, embedder, question, reader.top_k, under)
-
-
-def _with_unmet(event: Finished) -> Finished:
-    """Say on a refusal which years, dates and numbers of the question no passage had that was read."""
-    done = event.answer
-    if done.found or not done.sources:
-        return event
-    requirements = Requirements(done.question)
-    fits = [requirements.chunk_fits(place_of_source(source)) for source in done.sources]
-    missing = [asked for asked, *of_all in zip(requirements.asked, *fits, strict=True) if min(of_all) > Fit.NEARBY]
-    if not missing:
-        return event
-    notice = f"None of the passages nearest to the question has “{'”, “'.join(missing)}”"
-    return Finished(replace(done, notices=(*done.notices, notice)))
 
 
 def _with_basis(event: Finished, store: Store, under: Sequence[Path]) -> Finished:

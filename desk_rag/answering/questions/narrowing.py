@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS
 from desk_rag.answering.questions.folder.reading.naming import mentioned, suggestions
 from desk_rag.answering.requirements.dates import dates
+from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import FileState, plural
 from desk_rag.ingest import unread
@@ -18,6 +20,7 @@ from desk_rag.sanitize import shown_path
 from desk_rag.store.catalog.paths import plainest
 
 if TYPE_CHECKING:
+    from desk_rag.answering.events import Answer
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
@@ -99,6 +102,20 @@ def without_file_names(question: str, files: Sequence[Path] = ()) -> str:
         question = re.sub(before + r"[\"“]?" + re.escape(path.name) + r"[\"”]?", " ", question, flags=re.I)
     plain = re.sub(before + _FILE_NAME.pattern, " ", question, flags=re.I)
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
+
+
+def naming_unmet(done: Answer, store: Store, under: Sequence[Path]) -> Answer:
+    """Say on a refusal which years, dates and numbers of the question no passage had that was read."""
+    if done.found or not done.sources:
+        return done
+    question = done.question
+    for path in under:  # '@contracts/lease_2019.txt' limits the search and asks for no 2019
+        question = re.sub(rf"[\w./~-]*{re.escape(path.name)}", " ", question)
+    requirements = Requirements(without_file_names(question, named_files(store, question, under).indexed))
+    fits = [requirements.chunk_fits(place_of_source(source)) for source in done.sources]
+    missing = [asked for asked, *of_all in zip(requirements.asked, *fits, strict=True) if min(of_all) > Fit.NEARBY]
+    notice = f"None of the passages nearest to the question has “{'”, “'.join(missing)}”"
+    return replace(done, notices=(*done.notices, notice)) if missing else done
 
 
 def within_files(question: str, files: Sequence[Path]) -> str:

@@ -319,6 +319,14 @@ class FolderQuestion:
                           support=support, found=found, not_read=not_read)  # fmt: skip
 
 
+def stopped_reading() -> Iterator[AnswerEvent]:
+    """Yield the answer to a question whose files were not all read because the user stopped it."""
+    timings = Timings((Stage("read", 0.0),))
+    yield Retrieved(())
+    yield FirstToken(timings)
+    yield Finished(replace(answer_without_sources("", "", timings), stopped=True))
+
+
 def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
     """Yield the answer to a question about files that cannot be searched; `faults` are sentences that say why."""
     text, timings = "\n".join(faults), Timings((Stage("read", 0.0),))

@@ -47,6 +47,19 @@ def remarks(answer: Answer) -> list[str]:
     return parts
 
 
+def kept_notices(answer: Answer) -> list[str]:
+    """Return what is said below an answer besides its doubt and its sources, and is kept with it in a saved chat."""
+    notices = remarks(answer)
+    if answer.dropped_quotes:
+        count = len(answer.dropped_quotes)
+        notices.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
+    if answer.cut_notice:
+        notices.append(answer.cut_notice)
+    if answer.not_read is not None:
+        notices.append(f"{answer.not_read.brief}; {answer.not_read.hint}")
+    return [*notices, *answer.notices]
+
+
 def reasoned(answer: Answer) -> str:
     """'The model reasoned for 120 words first'; empty without reasoning."""
     count = len(answer.reasoning.split())

@@ -61,10 +61,11 @@ def purge(
         extra = {"excluded": written, "settings_file": str(file.path)}
         out.print_json(sys.stdout, asdict(report) | extra | ({"not_excluded": unwritten} if unwritten else {}))
         return StoreError.exit_code if report.traces else 0
-    counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
-    lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
+    lines = [_forgotten(report)]
     if report.chat_turns:
         lines.append(_chats_line(report.chat_turns))
+    if check and not (report.verified or report.unsearched or report.traces):
+        lines.append("No text of it was stored, so there was nothing to search for.")
     if report.verified and not report.traces:
         lines.append("Searched the whole store for their text: no trace.")
     if check and report.unsearched:
@@ -73,6 +74,17 @@ def purge(
     lines += [f"Part of the text is still in {trace}." for trace in report.traces]
     print_lines([*lines, *_outlook(settings, path, file, rule, unwritten, left_out=left_out)])
     return StoreError.exit_code if report.traces else 0
+
+
+def _forgotten(report: PurgeReport) -> str:
+    """Return 'Forgot 3 documents, 10 chunks and 10 caches (3.1 MiB).', or that there was nothing to forget."""
+    said = "Nothing of it was in the index."
+    if report.documents or report.chunks or report.kv_files:
+        counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
+        said = f"Forgot {counts} and {out.plural(report.kv_files, 'cache')} ({out.size(report.freed_bytes)})."
+    if report.bin_bytes:
+        said += f" Caches of files deleted before went with it ({out.size(report.bin_bytes)})."
+    return said
 
 
 def _rule_for(settings: Settings, path: Path) -> str:

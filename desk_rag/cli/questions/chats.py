@@ -115,7 +115,7 @@ def _print_chat(chat: SavedChat, change: export.ChangeOf) -> None:
                 mark = f" ({state.value})" if (state := change(source)).value else ""
                 quote = " ".join(source.quote.split())
                 lines.append(f"[{source.number}] {out.place(source.path, source.location)}{mark} “{quote}”")
-        lines += [turn.answer, *(["(stopped)"] if turn.stopped else [])]
+        lines += [turn.answer, *(["(stopped)"] if turn.stopped else []), *(f"({notice})" for notice in turn.notices)]
     print_lines(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,20 +38,31 @@ def search(
         say_alone(out.Progress(sys.stderr), reason)
         chunks, notices = _search_alone(settings, query, roots, limit, words_only=words_only)
     out.Progress(sys.stderr).clear()
+    from desk_rag.answering.conversation.vocabulary import STOP_WORDS, stem, words_of
+
+    stems = {word: stem(word.casefold()) for word in words_of(query) if word.casefold() not in STOP_WORDS}
+    if chunks and (missing := _missing(stems, chunks)):
+        notices = (f"None of these passages has “{'” or “'.join(missing)}”.", *notices)
     if as_json:
         results = [_as_json(chunk) for chunk in chunks]
         out.print_json(sys.stdout, {"query": query, "results": results, "notices": list(notices)})
         return 0
-    from desk_rag.answering.conversation.vocabulary import STOP_WORDS, stem, words_of
-
     for notice in notices:
         out.Progress(sys.stderr).say(notice)
-    stems = {stem(word) for word in words_of(query.casefold()) if word not in STOP_WORDS}
     for number, chunk in enumerate(chunks, start=1):
-        sys.stdout.write(_line(number, chunk, stems, roots) + "\n")
+        sys.stdout.write(_line(number, chunk, stems.values(), roots) + "\n")
     if not chunks:
         sys.stdout.write("Nothing found.\n")
     return 0
+
+
+def _missing(stems: Mapping[str, str], chunks: Sequence[RetrievedChunk]) -> list[str]:
+    """Return the words of a query whose stem begins no word of a passage, nor of its title, heading or path."""
+    found = "\n".join(
+        f"{each.passage.path}\n{each.passage.title}\n{each.passage.chunk.location.heading}\n{each.passage.chunk.text}"
+        for each in chunks
+    )
+    return [word for word, stem in stems.items() if not re.search(rf"(?<!\w){re.escape(stem)}", found, re.IGNORECASE)]
 
 
 def _search_resident(

@@ -18,11 +18,11 @@ from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat, SavedSourc
 _LONGEST_TITLE = 80
 _SHOWN = 120
 _ALL_TEXT = (
-    "t.question || char(10) || t.asked_as || char(10) || t.answer || char(10) || coalesce((SELECT"
-    " group_concat(s.title || char(10) || s.heading || char(10) || s.quote, char(10)) FROM sources s"
-    " WHERE s.turn = t.id), '')"
+    "t.question || char(10) || t.asked_as || char(10) || t.answer || char(10) || t.notices || char(10)"
+    " || coalesce((SELECT group_concat(s.title || char(10) || s.heading || char(10) || s.quote, char(10))"
+    " FROM sources s WHERE s.turn = t.id), '')"
 )
-"""SQL for everything that a turn `t` says, its quotes included."""
+"""SQL for everything that a turn `t` says, its quotes and notices included."""
 
 
 class Chats:
@@ -88,7 +88,8 @@ class Chats:
             if row is None:
                 raise _no_chat(chat_id)
             turns = connection.execute(
-                "SELECT id, question, asked_as, answer, found, stopped, model, mode, asked_at, forgotten"
+                "SELECT id, question, asked_as, answer, found, stopped, model, mode, asked_at, forgotten,"
+                " notices"
                 " FROM turns WHERE chat = ? ORDER BY id",
                 (chat_id,),
             ).fetchall()
@@ -96,7 +97,7 @@ class Chats:
 
     def search(self, words: str, limit: int = 50) -> list[ChatRow]:
         """Return the chats that contain all `words` in what one turn shows or in their title, latest first: question,
-        answer, quotes and their files. The excerpt is the part of the turn that contains the first word."""
+        answer, notices, quotes and their files. The excerpt is the part of the turn that contains the first word."""
         wanted = words.casefold().split()
         if not wanted:
             return []
@@ -106,6 +107,7 @@ class Chats:
         )
         shown = (
             "t.question || char(10) || t.asked_as || char(10) || t.answer || char(10)"
+            f" || t.notices || char(10)"
             f" || coalesce(({quotes}), '')"
         )
         searched = f"c.title || char(10) || {shown}"
@@ -150,9 +152,9 @@ class Chats:
     def forget(self, path: Path, repeated: Sequence[str] = ()) -> int:
         """Delete turns that contain something of the files at or below `path`; return how many.
 
-        These are turns that quote such a file, that read one and say something without a quote, or that hold one of the
-        `repeated` pieces of text elsewhere than in the line of such a file among their sources. In other turns only
-        that line is removed, and rewritten questions, which may repeat a deleted answer, are emptied.
+        These are turns that quote or cite such a file, that read one and say something without a quote, or hold one of
+        the `repeated` pieces of text elsewhere than in the line of such a file among their sources. In other turns
+        only that line is removed, and rewritten questions, which may repeat a deleted answer, are emptied.
         """
         scope = Scope([path])
         with self._database.write() as connection:
@@ -162,9 +164,10 @@ class Chats:
                 f"id IN ({touched}) AND (stopped = 1 OR instr(answer, '[?]') > 0"
                 " OR found = 1 AND NOT EXISTS (SELECT 1 FROM sources s WHERE s.turn = turns.id AND s.quote <> ''))"
             )
+            cited = "instr(turns.notices, '[' || number || ']') > 0"
             rows = connection.execute(
                 "SELECT id, chat, question FROM turns"
-                f" WHERE id IN (SELECT turn FROM sources WHERE quote <> '' AND {inside}) OR {unsupported}",
+                f" WHERE id IN (SELECT turn FROM sources WHERE (quote <> '' OR {cited}) AND {inside}) OR {unsupported}",
                 (*scope.values, *scope.values),
             ).fetchall()
             doomed = {int(turn): (int(chat), str(question)) for turn, chat, question in rows}
@@ -316,12 +319,12 @@ def _touch(connection: sqlite3.Connection, chat_id: int, now: float) -> bool:
 
 def _insert(connection: sqlite3.Connection, chat_id: int, turn: SavedTurn, turn_id: int | None = None) -> int:
     row = (
-        "INSERT INTO turns (id, chat, question, asked_as, answer, found, stopped, model, mode, asked_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO turns (id, chat, question, asked_as, answer, found, stopped, model, mode, asked_at,"
+        " notices) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
     values = (
         turn_id, chat_id, _utf8(turn.question), _utf8(turn.asked_as), _utf8(turn.answer), turn.found, turn.stopped,
-        turn.model, turn.mode, turn.asked_at,
+        turn.model, turn.mode, turn.asked_at, _utf8("\n".join(turn.notices)),
     )  # fmt: skip
     turn_id = int(connection.execute(row, values).lastrowid or 0)
     connection.executemany(
@@ -344,7 +347,7 @@ def _source_values(turn_id: int, source: SavedSource) -> tuple[object, ...]:
 
 
 def _turn(connection: sqlite3.Connection, row: Sequence[object]) -> SavedTurn:
-    turn_id, question, asked_as, answer, found, stopped, model, mode, asked_at, forgotten = row
+    turn_id, question, asked_as, answer, found, stopped, model, mode, asked_at, forgotten, notices = row
     sources = connection.execute(
         "SELECT number, path, title, heading, page_start, page_end, line_start, line_end, place, quote, digest"
         " FROM sources WHERE turn = ? ORDER BY id",
@@ -354,7 +357,7 @@ def _turn(connection: sqlite3.Connection, row: Sequence[object]) -> SavedTurn:
     return SavedTurn(
         str(question), str(asked_as), str(answer), bool(found), bool(stopped), str(model), str(mode),
         float(str(asked_at)), tuple(map(_source, sources)), tuple(from_blob(path) for (path,) in limits),
-        bool(forgotten), int(str(turn_id)),
+        bool(forgotten), tuple(str(notices).splitlines()), int(str(turn_id)),
     )  # fmt: skip
 
 

@@ -42,6 +42,8 @@ class SavedTurn:
     limited_to: tuple[Path, ...] = ()
     forgotten: bool = False
     """Its answer was removed by the `purge` of an older version, which kept the question."""
+    notices: tuple[str, ...] = ()
+    """Sentences below the answer: documents that say something else, what it may lack."""
     turn_id: int = field(default=0, compare=False)
     """Its row; 0 before it is saved."""
 

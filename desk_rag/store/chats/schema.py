@@ -44,7 +44,8 @@ _STEP_1 = (
     "CREATE INDEX sources_turn ON sources (turn, id)",
     "CREATE INDEX sources_path ON sources (path)",
 )
-_STEPS = (_STEP_1,)
+_STEP_2 = ("ALTER TABLE turns ADD COLUMN notices TEXT NOT NULL DEFAULT ''",)  # one a line
+_STEPS = (_STEP_1, _STEP_2)
 VERSION = len(_STEPS)
 
 

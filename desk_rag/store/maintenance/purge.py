@@ -40,18 +40,18 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     scope = Scope([path])
     with database.read() as connection:
         rows = connection.execute(
-            f"SELECT path FROM documents WHERE {scope.path_condition('path')}", scope.values
+            f"SELECT path, state = 'indexed' FROM documents WHERE {scope.path_condition('path')}", scope.values
         ).fetchall()
-    paths = [from_blob(blob) for (blob,) in rows]
+    paths = [from_blob(blob) for blob, _ in rows]
     pieces_by_chunk = _pieces(database, scope) if verify else []
     repeated = [*_repeated_in(saved_text(layout.root), database, scope), *_names(paths)]
     space = PurgeSpace(layout, path)
-    documents, chunks, kv_files, freed = _remove(store, space, database, paths)
+    _, chunks, kv_files, freed = _remove(store, space, database, paths)
     space.retry_when_full(lambda: VolumeRows(database).forget(path), database)
     repeated = [piece for piece in repeated if _is_gone(database, piece)]
     chat_turns = space.retry_when_full(lambda: forget_folder(layout.root, path, repeated), database)
     # All of it, because the bin does not record which folder its files came from.
-    freed += space.retry_when_full(store.empty_bin, database)
+    of_deleted = space.retry_when_full(store.empty_bin, database)
     store.empty_quarantine()  # a quarantined catalog holds text as well
     emptied = space.retry_when_full(store.checkpoint, database)
     pieces, unsearched = _unique(database, pieces_by_chunk)
@@ -60,8 +60,9 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
         traces.append("another process was reading, so the write-ahead log could not be emptied")
     verified = verify and bool(pieces)
     return PurgeReport(
-        documents, chunks, kv_files, freed + space.freed, verified, tuple(traces), unsearched, chat_turns
-    )
+        sum(is_indexed for _, is_indexed in rows), chunks, kv_files, freed + space.freed, verified, tuple(traces),
+        unsearched, chat_turns, of_deleted,
+    )  # fmt: skip
 
 
 def _names(paths: Iterable[Path]) -> list[str]:

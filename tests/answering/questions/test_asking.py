@@ -172,6 +172,15 @@ def test_a_summary_quotes_the_file_in_order(engine: AnswerEngine, tmp_path: Path
     assert {citation.path.name for citation in answer.citations} == {"council-weir-permit.txt"}
 
 
+def test_a_summary_ends_when_the_user_stops_it(engine: AnswerEngine) -> None:
+    events: list[AnswerEvent] = []
+    for event in engine.ask("Summarise everything", stop=lambda: bool(events)):
+        events.append(event)
+    answer = answer_of(events)
+    assert answer.stopped and not answer.text and not answer.citations
+    assert not answer_of(events_of(engine, "Summarise everything")).stopped
+
+
 @pytest.mark.parametrize(
     ("question", "said"),
     [
@@ -228,6 +237,13 @@ def test_a_refusal_says_what_no_passage_has(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "What is on shelf 7?"))
     assert not answer.found
     assert "None of the passages nearest to the question has “shelf 7”" in answer.notices
+
+
+def test_the_name_of_the_file_that_is_searched_is_no_word_of_the_question(engine: AnswerEngine) -> None:
+    (mail,) = (row.path for row in engine.store.documents() if row.path.name == "2025-05-19-tasting.eml")
+    events = list(engine.ask("What does mail/2025-05-19-tasting.eml say about the price of camels?", under=[mail]))
+    answer = answer_of(events)
+    assert not answer.found and not [notice for notice in answer.notices if "2025" in notice]
 
 
 def test_an_answer_about_another_year_is_doubtful(engine: AnswerEngine) -> None:

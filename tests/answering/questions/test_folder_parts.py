@@ -222,6 +222,21 @@ def test_the_same_invoice_twice_counts_once_and_a_ledger_is_no_invoice(tmp_path:
     assert any(line.startswith("Not added") and "2 rows of ledger.csv, 1,800.00 in all" in line for line in lines)
 
 
+def test_a_change_to_a_clause_stands_beside_that_clause() -> None:
+    lease = passage_of(
+        "§ 1 The ground floor hall is let as a bicycle workshop to the tenant.\n"
+        "§ 2 The lease begins on 1 January 2020 and ends on 31 December 2027.\nBremen, 2 December 2019\n"
+    )
+    addendum = passage_of("To § 2: The lease is extended until 30 June 2030.\nThe landlord mends the roof by Easter.\n")
+    lines, _ = compare._side_by_side([lease], [addendum])
+    assert lines[0] == (
+        "§ 2 The lease begins on 1 January 2020 and ends on 31 December 2027. | "
+        "To § 2: The lease is extended until 30 June 2030."
+    )
+    assert any("of the first: “§ 1 The ground floor hall" in line for line in lines)
+    assert any("of the second: “The landlord mends the roof by Easter.”" in line for line in lines)
+
+
 def test_rows_of_a_workbook_with_several_sheets_are_compared_by_their_columns() -> None:
     """The name of a sheet is no item, and the last column of one table is not that of another."""
     first = passage_of(

@@ -65,12 +65,12 @@ def test_what_speaks_against_an_answer(question: str, answer: str, place: Place,
     ("question", "quote", "support", "missing"),
     [
         ("What did grown-ups pay before?", "We charge adults 16 crowns before noon.", 0.5, ""),
-        ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.5, "The passage does not have “dog”"),
+        ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.5, "dog"),
         ("Which dog is diabetic?", "Animal: Tibbs; Food: diabetic dry", 0.8, ""),
         ("Which dog is diabetic?", "Rex is a dog and diabetic.", 0.5, ""),
-        ("Which hotel did we stay at in Whitby?", LUNCH.text, 0.6, "“hotel”, “stay”"),
-        ("What was the income in July 2023?", "To pay by 14 July 2023: 5,600", 0.6, "“income”"),
-        ("Who treated Pepper in May?", "Pepper was bitten by Bruno in May.", 0.6, "The quote does not have “treated”"),
+        ("Which hotel did we stay at in Whitby?", LUNCH.text, 0.6, "hotel stay"),
+        ("What was the income in July 2023?", "To pay by 14 July 2023: 5,600", 0.6, "income"),
+        ("Who treated Pepper in May?", "Pepper was bitten by Bruno in May.", 0.6, "treated"),
         ("How far are we towed for nothing?", "Towing is free up to 60 km.", 0.5, ""),
         ("What did Ana get as a farewell?", "Ana left because of the noise.", 0.5, ""),
     ],
@@ -79,7 +79,7 @@ def test_an_answer_is_doubted_if_its_text_lacks_half_the_question(
     question: str, quote: str, support: float, missing: str
 ) -> None:
     said = doubts.lacking(question, quote, quote, Place(f"{quote}\nMore of it.", "", 0), support)
-    assert missing in said if missing else said == ""
+    assert said == tuple(missing.split())
 
 
 def test_a_unit_that_is_left_out_is_named() -> None:

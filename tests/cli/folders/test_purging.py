@@ -50,6 +50,9 @@ def test_a_purged_folder_is_read_by_no_later_command_until_its_rule_is_taken_awa
     assert f"“{desk.rule}” is excluded from now on (`exclude` under [index] in " in out
     assert f"`desk-rag index` does not read {desk.private} again until you remove that line. Under another" in out
     assert load().index.exclude == (desk.rule,)
+    code, out, _ = desk.run("purge", str(desk.private), "--verify", "--yes")
+    assert code == 0 and "Nothing of it was in the index." in out
+    assert "No text of it was stored, so there was nothing to search for." in out
     question, search = ("ask", "What is my blood pressure?"), ("search", "blood pressure", "--words")
     for command in (question, search, ("index", str(desk.docs), "--no-kv")):
         assert "148/92" not in desk.run(*command)[1]

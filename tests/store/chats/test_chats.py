@@ -149,18 +149,21 @@ def test_a_question_that_quotes_other_files_loses_only_its_line_about_the_purged
     mail = Path("/desk/mail/archive.mbox")
     place = Location("Re: the boiler is broken again", line_start=9, line_end=12)
     unquoted = SavedSource(2, mail, "Letters of Idris Gwynne", place, "lines 9-12", "", "cd" * 32)
-    kept = replace(TURN, sources=(LEASE, unquoted))
+    kept = replace(TURN, sources=(LEASE, unquoted), notices=("Only 3 files were looked at",))
     refusal = replace(BOAT, answer="I could not find that.", found=False, sources=(unquoted,))
     named = replace(kept, answer="30 June 2027, not as in archive.mbox")
     chats = opened(root)
-    numbers = [chats.add(None, turn).chat_id for turn in (kept, refusal, named)]
+    cited = replace(kept, notices=("A mail of July 2019 says something else, see [2]",))
+    numbers = [chats.add(None, turn).chat_id for turn in (kept, refusal, named, cited)]
     chats.close()
     pieces = ["Re: the boiler is broken again", "Letters of Idris Gwynne", "archive.mbox"]
-    assert forget_folder(root, Path("/desk/mail"), pieces) == 1
+    assert forget_folder(root, Path("/desk/mail"), pieces) == 2
     again = opened(root)
-    assert again.get(numbers[0]).turns == (TURN,) and again.get(numbers[1]).turns == (replace(refusal, sources=()),)
-    with pytest.raises(ConfigError):
-        again.get(numbers[2])
+    assert again.get(numbers[0]).turns == (replace(TURN, notices=kept.notices),)
+    assert again.get(numbers[1]).turns == (replace(refusal, sources=()),)
+    for number in numbers[2:]:
+        with pytest.raises(ConfigError):
+            again.get(number)
     content = (root / "chats.sqlite").read_bytes()
     assert not [piece for piece in pieces if piece.encode() in content]
 
@@ -202,6 +205,19 @@ def test_chats_of_a_newer_version_are_left_alone(root: Path) -> None:
     chats, notice = open_chats(root)
     assert chats is None and "newer desk-rag" in notice
     assert (root / "chats.sqlite").read_bytes() == before
+
+
+def test_chats_of_an_older_version_are_read_and_go_on(root: Path) -> None:
+    chats = opened(root)
+    number = chats.add(None, TURN).chat_id
+    chats.close()
+    with sqlite3.connect(root / "chats.sqlite") as connection:
+        connection.execute("ALTER TABLE turns DROP COLUMN notices")
+        connection.execute("PRAGMA user_version = 1")
+    again = opened(root)
+    warned = replace(FOLLOW_UP, notices=("lease.md says something else", "2 files changed since"))
+    again.add(number, warned)
+    assert again.get(number).turns == (TURN, warned)
 
 
 def test_link_in_place_of_the_chats_is_not_followed(root: Path, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_full_drive(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.exit_code == 4 and caught.value.remedy
     assert purging.purge(settings, Path("/in"), None, check=True, sure=True, as_json=False) == 0
     output = said(capsys)
-    assert "Forgot 6 documents, 6 chunks and 6 KV files" in output and "no trace" in output
+    assert "Forgot 6 documents, 6 chunks and 6 caches" in output and "no trace" in output
     with Store.open(small / "data", settings.store, writer=True) as store:
         assert len(store.documents()) == 3 and store.verify().clean and len(kv_files(small / "data")) == 3
     stuff(small)

@@ -11,18 +11,22 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
+from desk_rag.answering.conversation.saved import Change
 from desk_rag.answering.conversation.scope import Names
 from desk_rag.answering.events import AskedAs, Finished
 from desk_rag.store.layout import Layout
 from desk_rag.tui.conversation import names
 from desk_rag.tui.conversation.chats_screen import ChatsScreen
 from desk_rag.tui.conversation.export_screen import ExportScreen
+from desk_rag.tui.conversation.exporting import chat_of, write
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.conversation.name_picker import NamePicker
+from desk_rag.tui.conversation.replay import answer_of
 from desk_rag.tui.panels.library import LibraryScreen
 from desk_rag.tui.screens import turn_screen
 from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.screens.help import HelpScreen
+from desk_rag.tui.turns.afterword import afterword
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
@@ -87,6 +91,18 @@ async def test_what_was_searched_can_be_edited_for_every_turn(running: Run, data
         await until(pilot, lambda: finished(pilot, 2))
         await pilot.press("alt+down", "alt+w")
         assert prompt.text == f'@"my notes" {COMPLETED}'
+
+
+def test_what_stands_below_an_answer_is_exported_also_from_a_reopened_chat(data: Path) -> None:
+    warning = "lease 2026.md says something else, see [2]; name the one that is meant"
+    keeper = Keeper(data, save=True)
+    keeper.save(1, replace(answer(FIRST, "30 June 2027"), notices=(warning,)))
+    (row,) = keeper.rows()
+    reopened = answer_of(keeper.chat(row.chat_id).turns[0], lambda source: Change.NONE)
+    keeper.close()
+    assert warning in str(afterword(reopened, FOLDERS, ""))
+    place = write(chat_of([reopened]), data / "chat.json", lambda source: Change.NONE)
+    assert json.loads(place.read_text())["turns"][0]["notices"] == [warning]
 
 
 async def test_chat_survives_quitting_and_is_found_opened_and_continued(running: Run, data: Path) -> None:

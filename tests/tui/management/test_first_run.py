@@ -75,6 +75,19 @@ async def test_a_key_leaves_the_file_with_most_of_the_text_out(fresh: DeskRagApp
         assert fresh.backend.session.settings.index.exclude == ("*.bak", "~/Documents/weather.log")
 
 
+async def test_a_folder_is_left_out_before_anything_is_read(fresh: DeskRagApp, tmp_path: Path) -> None:
+    async with fresh.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press(*"~/Documents", "enter")
+        await until(pilot, lambda: "4 files" in screen_text(fresh) and "~/Documents/mail" in screen_text(fresh))
+        await pilot.press("down", "down", "ctrl+t")
+        await until(pilot, lambda: "~/Documents/mail  left out" in screen_text(fresh))
+        await until(pilot, lambda: "3 files" in screen_text(fresh) and "without" in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(fresh.screen, ChatScreen))
+        assert config.load(tmp_path / "config.toml").index.exclude == ("*.bak", "~/Documents/mail/")
+
+
 async def test_names_are_completed_and_a_wrong_one_is_told(fresh: DeskRagApp, tmp_path: Path) -> None:
     async with fresh.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "Downloads" in screen_text(fresh))

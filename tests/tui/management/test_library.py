@@ -116,6 +116,28 @@ async def test_typing_filters_at_any_depth_and_below_stands_why(opened: Open) ->
         await until(pilot, lambda: not isinstance(pilot.app.screen, LibraryScreen))
 
 
+async def test_a_folder_is_found_by_its_name_and_excluded(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await pilot.press(*"hous")
+        await until(pilot, lambda: "▸ house/" in screen_text(pilot.app) and "house/doors.md" in screen_text(pilot.app))
+        assert "notes.md" not in screen_text(pilot.app)
+        await pilot.press("ctrl+o")
+        await choose(pilot, "x")
+        await until(pilot, lambda: "Exclude house?" in screen_text(pilot.app))
+        assert "F9 undoes it until you quit" in " ".join(screen_text(pilot.app).split())
+        await pilot.press("y")
+        await until(pilot, lambda: '"/house/"' in world.config.read_text() or "house/" in world.config.read_text())
+
+
+async def test_a_file_whose_permissions_changed_has_not_changed(opened: Open, world: World) -> None:
+    (world.folder / "notes.md").chmod(0o600)
+    (world.folder / "notes.md").chmod(0o644)
+    async with opened() as pilot:
+        await open_library(pilot)
+        await until(pilot, lambda: "1 chunk, 0% warm" in line_of(pilot, "notes.md"))
+
+
 async def test_a_file_is_excluded_after_a_question_and_back_with_undo(opened: Open, world: World) -> None:
     async with opened() as pilot:
         await open_library(pilot)

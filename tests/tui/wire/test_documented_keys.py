@@ -102,7 +102,7 @@ def _jump(walker: Walker) -> None:
 def _copy(walker: Walker) -> None:
     walker.press("copy")
     walker.terminal.until(lambda: b"\x1b]52;c;" in walker.terminal.raw)
-    walker.sees("Answer copied")
+    walker.sees("Answer sent to")
 
 
 def _edit(walker: Walker) -> None:

@@ -17,7 +17,7 @@ def commands(raw: bytes) -> list[bytes]:
 
 @pytest.fixture
 def hostile() -> Iterator[Terminal]:
-    terminal = Terminal(["-m", "tests.tui.scripted"])
+    terminal = Terminal(["-m", "tests.tui.scripted"], env={"TMUX": ""})
     try:
         terminal.until(lambda: "Ask about your files" in terminal.text and "watching" in terminal.text)
         yield terminal
@@ -70,11 +70,24 @@ def test_copying_sends_only_what_is_shown(hostile: Terminal) -> None:
     hostile.send("hostile\r")
     hostile.until(lambda: "first word" in hostile.text)
     hostile.send("\x1bc")
-    hostile.until(lambda: "Answer copied" in hostile.text)
+    hostile.until(lambda: "Answer sent to the terminal" in hostile.text and "OSC 52" in hostile.text)
     (command,) = commands(hostile.raw)
     assert command.startswith(b"\x1b]52;c;")
     copied = base64.b64decode(command.removeprefix(b"\x1b]52;c;")).decode()
     assert "before" in copied and "\x1b" not in copied and "\u202e" not in copied
+
+
+def test_in_tmux_a_copy_says_what_tmux_must_allow() -> None:
+    terminal = Terminal(["-m", "tests.tui.scripted"], env={"TMUX": "/tmp/tmux-1000/default,1,0"})
+    try:
+        terminal.until(lambda: "Ask about your files" in terminal.text and "watching" in terminal.text)
+        terminal.send("hostile\r")
+        terminal.until(lambda: "first word" in terminal.text)
+        terminal.send("\x1bc")
+        terminal.until(lambda: "Answer sent to tmux" in terminal.text)
+        assert "tmux set -s set-clipboard on" in " ".join(terminal.text.split()) and "copied" not in terminal.text
+    finally:
+        terminal.close()
 
 
 def test_nothing_is_drawn_while_nothing_changes(hostile: Terminal) -> None:

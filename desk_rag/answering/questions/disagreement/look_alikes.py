@@ -53,7 +53,7 @@ from desk_rag.answering.questions.disagreement.values import (
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.one_fact.holders import newer_holder
-from desk_rag.answering.questions.one_fact.rewriting import doubted
+from desk_rag.answering.questions.one_fact.rewriting import doubted, numbered_after
 from desk_rag.answering.questions.whole_folder import show
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.correspondence import header_of, is_header
@@ -141,11 +141,9 @@ def with_others(
             continue
         rows = [*([corrected[0]] if corrected is not None else []), *newest_first(store, rows)]
         shown = show(store, rows[:_MOST_SHOWN])
-        first = max((source.number for source in done.sources), default=0)
-        sources = tuple(replace(source, number=source.number + first) for source in shown.sources)
-        citations = tuple(replace(one, source_number=one.source_number + first) for one in shown.citations)
-        yield Retrieved((*done.sources, *sources))
-        both = replace(done, sources=(*done.sources, *sources), citations=(*done.citations, *citations))
+        sources, citations = numbered_after(done, shown.sources, shown.citations)
+        yield Retrieved(sources)
+        both = replace(done, sources=sources, citations=(*done.citations, *citations))
         if corrected is not None:
             first_quote, correction, *rest = both.citations
             both = replace(both, text=corrected[1], citations=(correction, first_quote, *rest))

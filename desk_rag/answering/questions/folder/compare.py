@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
@@ -45,6 +46,9 @@ _PARTED = re.compile(
 )
 _ALIKE = 0.4
 """Share of their words that two sentences must have in common to be put side by side."""
+_CLAUSE = re.compile(r"(?:§|\b(?:clause|section|article)\b)\s*(\d+)", re.I)
+_LONGEST_BEGINNING = 60
+"""Characters of a sentence that nothing was set beside."""
 _LIGHT = content_stems("two both our my the all")
 _MOST_LINES, _MOST_NAMED = 40, 8
 
@@ -132,7 +136,8 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
         else:
             lines.append(f"{one.label}: {'; '.join(differences)}")
             quotes += [Row(one.passage, one.quote), Row(other.passage, other.quote)]
-    for left, right in _alike(_sentences(first, fields[0]), _sentences(second, fields[1])):
+    sentences = [_sentences(passages, labelled) for passages, labelled in zip((first, second), fields, strict=True)]
+    for left, right in _alike(*sentences):
         lines.append(f"{left.text} | {right.text}")
         quotes += [left, right]
     if same:
@@ -147,7 +152,17 @@ def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[
         only = [one for one in alone if one.quote not in quoted and content_stems(one.label)]
         if names := [f"{one.label} ({one.value})" if one.around else one.label for one in only]:
             lines.append(f"Only in the {side}: {', '.join(names)}.")
+    for rows, others, side in zip(sentences, sentences[::-1], ("first", "second"), strict=True):
+        beside = quoted | {row.text for row in others}
+        unmatched = [row for row in rows if row.text not in beside]
+        if begins := [shorten(row.text, _LONGEST_BEGINNING, placeholder=" …") for row in unmatched]:
+            named = f"“{'”, “'.join(begins[:_MOST_NAMED])}”{_more(begins)}"
+            lines.append(f"Nothing was set beside these of the {side}: {named}.")
     return lines[:_MOST_LINES], quotes
+
+
+def _more(begins: Sequence[str]) -> str:
+    return f" and {len(begins) - _MOST_NAMED:,} more" if len(begins) > _MOST_NAMED else ""
 
 
 def _beside_lines(
@@ -165,9 +180,15 @@ def _beside_lines(
 
 
 def _line_with(label: str, passages: Sequence[Passage]) -> Row | None:
-    """The shortest line of a document that has all words of a label, if it is no label there; None without one."""
-    stems = content_stems(label)
-    rows = quotable_rows(passages)
+    """The shortest line of a document that has all words of a label, if it is no label there; None without one.
+
+    'To § 2' stands for the clause that begins so, and a bare number for nothing.
+    """
+    stems, rows = content_stems(label), quotable_rows(passages)
+    if clause := _CLAUSE.search(label):
+        return next((row for row in rows if (own := _CLAUSE.match(row.text)) and own[1] == clause[1]), None)
+    if not any(map(str.isalpha, "".join(stems))):
+        return None
     return min((row for row in rows if stems <= content_stems(row.text)), key=lambda row: len(row.text), default=None)
 
 

@@ -86,7 +86,7 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
     best = None if asks_whether(question) else _SUPERLATIVE_OF.search(question)
     is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
     if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):
-        return f"The passage speaks of no “{best['thing']}”"
+        return f"The quote says nothing about “{best['thing']}”"
     begin = quote.find(answer)
     return ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
 
@@ -120,8 +120,8 @@ def _is_other_measure(question: str, answer: str) -> bool:
 
 
 
-def lacking(question: str, answer: str, quote: str, place: Place, support: float) -> str:
-    """A sentence that names what a text lacks of the question, if that is much and the answer not very probable.
+def lacking(question: str, answer: str, quote: str, place: Place, support: float) -> tuple[str, ...]:
+    """The words of the question that a text lacks, if these are many and the answer is not very probable.
 
     Names do not count: a text about the right person may tell anything of them. An answer of the kind that is asked
     for may stand in other words, but not in a quote that has no word of the question.
@@ -135,8 +135,8 @@ def lacking(question: str, answer: str, quote: str, place: Place, support: float
     missing = _missing(words, content_stems(text))
     enough = len(words) if as_asked else _SHARE_MISSING * len(words)
     if asks_whether(question) or support >= _SURE or not len(missing) >= enough > 0 or _SAYS_WHY.search(quote):
-        return ""
-    return f"The {'quote' if as_asked else 'passage'} does not have “{'”, “'.join(missing)}”"
+        return ()
+    return tuple(missing)
 
 
 def _missing(words: Sequence[str], stems: set[str]) -> list[str]:

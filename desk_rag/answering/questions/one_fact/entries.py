@@ -20,7 +20,7 @@ from desk_rag.answering.questions.disagreement.newest import day_of, writing_of,
 from desk_rag.answering.questions.disagreement.values import WORD, value_in
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import some_of
-from desk_rag.answering.questions.one_fact.rewriting import DOUBTED
+from desk_rag.answering.questions.one_fact.rewriting import DOUBTED, numbered_after
 from desk_rag.answering.questions.whole_folder import show
 from desk_rag.answering.requirements.answer_kinds import asks_whether
 from desk_rag.answering.requirements.correspondence import is_header
@@ -149,9 +149,7 @@ def _of_order(entries: Sequence[_Entry], days: Sequence[date], order: re.Match[s
 def _answered(store: Store, done: Answer, entry: _Entry, text: str, *, planned: bool) -> Iterator[AnswerEvent]:
     """The day of an entry, with its quote; the quote of a plan stays beside it."""
     shown = show(store, [entry.row])
-    first = max((source.number for source in done.sources), default=0)
-    sources = tuple(replace(source, number=source.number + first) for source in shown.sources)
-    citations = tuple(replace(one, source_number=one.source_number + first) for one in shown.citations)
+    sources, citations = numbered_after(done, shown.sources, shown.citations)
     name = clean_name(entry.row.passage.path.name)
     notices = [f"The day is {entry.stands} {name}"] if entry.stands else []
     if planned:
@@ -160,13 +158,13 @@ def _answered(store: Store, done: Answer, entry: _Entry, text: str, *, planned: 
         notices.append(f"{clean_name(plan.path.name)} says what was planned, see [{plan.source_number}]")
     support = 1 / (1 + math.exp(-entry.log_odds))
     support = support if entry.log_odds >= _CONVINCING else min(support, DOUBTED)
-    yield Retrieved((*done.sources, *sources))
+    yield Retrieved(sources)
     for citation in citations:
         yield Evidence(citation, support)
     yield AnswerText(text)
     yield Finished(
         replace(
-            done, found=True, text=text, sources=(*done.sources, *sources), citations=citations, support=support,
+            done, found=True, text=text, sources=sources, citations=citations, support=support,
             unmet=(), notices=tuple(notices),
         )
     )  # fmt: skip

@@ -17,6 +17,9 @@ from desk_rag.answering.requirements.stems import content_stems
 _WITH_WORDS = CLAIMS | {"mail", "letter", "offer", "order"}
 """Kinds of which a word that is no party's may choose some: 'invoices for heating'."""
 _LETTERS_OF_SALUTATION = 60
+_SENT = frozenset({"sent", "issued", "outgoing"})
+_RECEIVED = frozenset({"received", "incoming"})
+"""Names of folders that say who sent the invoices in them."""
 _NEAR = 0.7
 """Least similarity of a name that is suggested."""
 
@@ -84,11 +87,17 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
 
 
 def own_documents(records: Sequence[Record]) -> list[Record]:
-    """The documents that the own firm sent: by its name or, where none names its sender, by the letters of a number."""
+    """The documents that the own firm sent: by their folder, by its name or, without one, by the letters of a number."""
     own = own_issuers(records)
     series = {_series(record) for record in records if record.party.casefold() in own} - {""}
-    return [record for record in records
-            if record.party.casefold() in own or (not record.party and _series(record) in series)]  # fmt: skip
+    return [record for record in records if not _is_below(record, _RECEIVED) and (
+        _is_below(record, _SENT) or record.party.casefold() in own or (not record.party and _series(record) in series)
+    )]  # fmt: skip
+
+
+def _is_below(record: Record, names: frozenset[str]) -> bool:
+    """True if one of the last folders above a document has one of the names."""
+    return any(part.casefold() in names for part in record.path.parts[-4:-1])
 
 
 def _series(record: Record) -> str:

@@ -57,6 +57,10 @@ _SAYS_UNPAID = re.compile(
 )
 _ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
+_SIDES = re.compile(
+    r"^(?P<sender>(?:[A-ZÀ-ÖØ-Þ&][\w&.'’-]*\s+){1,6})to\s+(?P<recipient>(?:[A-ZÀ-ÖØ-Þ&][\w&'’-]*(?:\s+|(?=[.,;]|$))){1,7})", re.M
+)
+"""'Pinder Boats to Quayside School, Mr Toll.', at the beginning of a line near the beginning."""
 _HEAD_LINES, _HEAD_WORDS, _ADDRESS_PARTS = 3, 8, 4
 """Most lines of a head, most words of such a line or of a part of an address, and the fewest parts of one."""
 _LEVELS = " › "
@@ -152,7 +156,7 @@ class Record:
         of_labels = [field.value for field in self.fields if _ISSUER.match(field.label)]
         others = {word for field in self.fields if _RECIPIENT.match(field.label) for word in [field.value]}
         head = [line for line in self.head if not any(other in line for other in others)]
-        return " \n ".join([*of_labels, *head, self.row.title, name_words(self.path)])
+        return " \n ".join([*of_labels, *self._sides[:1], *head, self.row.title, name_words(self.path)])
 
     @cached_property
     def recipients(self) -> str:
@@ -160,7 +164,14 @@ class Record:
         if self.header is not None:
             return self.header.recipients
         labelled = [field.value for field in self.fields if _RECIPIENT.match(field.label)]
-        return " \n ".join(labelled or [match["name"] for match in _ADDRESSEE.finditer(self.text[:_BEGINNING])][:1])
+        named = [match["name"] for match in _ADDRESSEE.finditer(self.text[:_BEGINNING])][:1]
+        return " \n ".join(labelled or self._sides[1:] or named)
+
+    @cached_property
+    def _sides(self) -> list[str]:
+        """The names of sender and recipient, if one line gives both; else none."""
+        match = _SIDES.search(self.text[:_BEGINNING])
+        return [] if match is None else [match["sender"].strip(), match["recipient"].strip()]
 
     @cached_property
     def party(self) -> str:
@@ -168,8 +179,8 @@ class Record:
         if self.header is not None:
             return self.header.sender
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
-        if labelled:
-            return labelled[0]
+        if labelled or self._sides:
+            return [*labelled, *self._sides][0]
         quotes = [quote for _, quote in self.numbers]
         heads = (min((line.partition(quote)[0] for quote in quotes), key=len, default=line) for line in self.head)
         lines = (line.split(_LEVELS)[0].strip(" –—-,") for line in heads)

@@ -171,7 +171,7 @@ def _of_whole_folder(
             summarised = summary.answer(reader.store, reader.embedder, question, f"the folder {folder}", under)
             return (yield from _passing(summarised))
         topic, below = _about(reader, question, request.subject, under)
-        stems = content_stems(request.author) - _ANY_TEXT
+        stems = content_stems(without_file_names(request.author)) - _ANY_TEXT
         events = summary.about(reader.store, reader.embedder, topic, request.subject, below, stems)
     elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
@@ -382,7 +382,7 @@ def _with_unmet(event: Finished) -> Finished:
     done = event.answer
     if done.found or not done.sources:
         return event
-    requirements = Requirements(done.question)
+    requirements = Requirements(without_file_names(done.question))
     fits = [requirements.chunk_fits(place_of_source(source)) for source in done.sources]
     missing = [asked for asked, *of_all in zip(requirements.asked, *fits, strict=True) if min(of_all) > Fit.NEARBY]
     if not missing:

@@ -55,10 +55,12 @@ _SAYS_UNPAID = re.compile(
     r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b",
     re.I,
 )
-_ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
+_ADDRESSEE = re.compile(r"^(?:Delivered\s+t|T)o\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
+_NAME_WORD = r"(?:[A-ZÀ-ÖØ-Þ&][\w&'’-]*|e\.\s?V|of|and|the|de|van)"
 _SIDES = re.compile(
-    r"^(?P<sender>(?:[A-ZÀ-ÖØ-Þ&][\w&.'’-]*\s+){1,6})to\s+(?P<recipient>(?:[A-ZÀ-ÖØ-Þ&][\w&'’-]*(?:\s+|(?=[.,;]|$))){1,7})", re.M
+    rf"^(?P<sender>(?=[A-ZÀ-ÖØ-Þ])(?!(?:\w+ed|Sent|Sold|Lent|Given|Paid|Bill|Ship|Dear|Invoice|Attn)\b)(?:{_NAME_WORD}\.?\s+){{1,6}})to\s+(?P<recipient>(?:{_NAME_WORD}(?:\s+|(?=[.,;]|$))){{1,7}})",
+    re.M,
 )
 """'Pinder Boats to Quayside School, Mr Toll.', at the beginning of a line near the beginning."""
 _HEAD_LINES, _HEAD_WORDS, _ADDRESS_PARTS = 3, 8, 4
@@ -112,7 +114,13 @@ class Record:
 
     @cached_property
     def date(self) -> Date | None:
-        """The document's own date: labelled, of a header, a line, the name, title or signature, or its only one."""
+        """The document's own date: labelled, of a header, a line, the name, title or signature, or its only one.
+
+        A table, each row of which has a day of its own, has only that of its name.
+        """
+        if is_ledger(self.passages):
+            named = all_dates(f"{self.path.stem.replace('_', ' ')}\n{self.row.title}")
+            return next((day for day in named if day.month and day.year), self._year_named)
         labelled = [
             field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)
         ]
@@ -130,6 +138,11 @@ class Record:
         of_text = list(dict.fromkeys(day for day in all_dates(without_referred(self.text)) if day.year))
         if len(of_text) == 1:
             return of_text[0]
+        return self._year_named
+
+    @property
+    def _year_named(self) -> Date | None:
+        """The year in the name of the file or of a folder above it."""
         names = (self.path.stem, *reversed(self.path.parts[-4:-1]))
         years = [year for name in names for year in A_YEAR.findall(name)]
         return Date(int(years[0]), 0, 0) if years else None

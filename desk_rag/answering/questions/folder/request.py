@@ -169,8 +169,8 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.WHETHER_PAID, re.compile(r"^(?:is|are|was|were|has|have)\s+(?:(?:the|my|our)\s+)?(?P<subject>.+?)\s+"
                                    r"(?:(?:already|now|still|ever|been)\s+)*"
                                    r"(?:paid|settled|unpaid|outstanding|overdue)(?:\s+yet)?$", re.I)),
-    (Task.WHETHER_PAID, re.compile(r"^when\s+(?:was|were|has|have)\s+(?:(?:the|my|our)\s+)?(?P<subject>.*\b(?:invoice|bill)s?\b.*?)"
-                                   r"\s+(?:been\s+)?(?:paid|settled)$", re.I)),
+    (Task.WHETHER_PAID, re.compile(r"^when\s+(?:was|were|has|have)\s+(?:(?:the|my|our)\s+)?"
+                                   r"(?P<subject>.*\b(?:invoice|bill)s?\b.*?)\s+(?:been\s+)?(?:paid|settled)$", re.I)),
     (Task.WHETHER_PAID, re.compile(r"^(?:has|have|did)\s+(?P<invoiced>(?!(?:I|we|you|they|he|she|it)\s)[^,]+?)\s+"
                                    r"(?:already\s+)?(?:paid|pay|settled?)(?:\s+(?:me|us"
                                    r"|(?:the|his|her|its|their|our|my)\s+(?:invoices?|bills?)))?(?:\s+yet)?$", re.I)),

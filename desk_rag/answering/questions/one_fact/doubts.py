@@ -11,6 +11,7 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money,
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.statements.other_values import steps_down
 from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -88,6 +89,8 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
     is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
     if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):
         return f"The passage speaks of no “{best['thing']}”"
+    if over := steps_down(question, answer, quote):
+        return over
     if other := _similar_name(question, f"{quote}\n{place.labels}"):
         return f"The quote is about “{other}”, which is spelled otherwise"
     begin = quote.find(answer)
@@ -95,7 +98,7 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
 
 
 def _similar_name(question: str, text: str) -> str:
-    """The name in a text that is nearly one of the question's: Petra Hoffmann for Petra Hoffman; '' if all are there."""
+    """The name in a text that is nearly one of the question's: Petra Hoffmann for Petra Hoffman; else ''."""
     for match in _FULL_NAME.finditer(question, 1):
         first, last = match["first"], match["last"]
         if re.search(rf"\b{first}\s+{last}\b", text) is not None:

@@ -61,9 +61,14 @@ def reason(question: str, sentence: str, begin: int, end: int, *, is_number: boo
         return "The question asks what was paid, and the quote says what came in"
     if _ASKS_BUYER.match(question) and _is_seller(before):
         return f"The quote names “{value}” as the one who sold it"
-    if _ASKS_HOLDER.match(question) and value[:1].isupper() and _STEPS_DOWN.match(sentence, begin):
-        return f"By the quote “{value}” steps down"
     return ""
+
+
+def steps_down(question: str, answer: str, quote: str) -> str:
+    """A sentence about a holder of an office of whom the quote says that they give it up; '' for others."""
+    begin = quote.find(answer)
+    goes = begin >= 0 and answer[:1].isupper() and _STEPS_DOWN.match(quote, begin) is not None
+    return f"By the quote “{answer}” steps down" if goes and _ASKS_HOLDER.match(question.strip()) else ""
 
 
 def is_taken_off(question: str, value: str) -> bool:

@@ -88,6 +88,33 @@ _FILES = {
         "Your application of January: We grant 900 crowns. The money must be spent by 30 November 2026; proof of"
         " use by 31 January 2027.\n"
     ),
+    "bills/bench.txt": (
+        "Ashby & Co, Invoice A-120\nDate: 12 March 2026\nTo: Tarn Weavers\nFire-proof yarn chest for six"
+        " bales   1   865.00\n"
+        "Total                                 865.00 crowns\n"
+    ),
+    "out/school.txt": (
+        "Invoice 2025-017\nTarn Weavers to Quayside School, Mr Toll. Date: 3 May 2025.\nSix small looms:"
+        " 210.00 crowns\n"
+        "Due date: 17 May 2025. Payment received on 15 May 2025.\n"
+    ),
+    "money/donations.csv": "Date,Donor,Amount,Purpose\n2023-04-02,Rotary Club,1500,kiln\n2023-05-02,Ms Ohm,50,glaze\n",
+    "minutes/2026-03-14.md": (
+        "# Meeting 14 March 2026\n\nNew opening hours from 1 April 2026: Wednesday and Friday 16:00 to 20:00,"
+        " Saturday 10:00 to"
+        " 13:00.\n\nTreasurer's report (Rhea Lund): income 19,412.50 crowns, spending 17,980.20 crowns.\n\n-"
+        " The handcart"
+        " \"Bruno\" was stolen on 2 February 2026.\n"
+    ),
+    "letters/2026-10-05.txt": "Tarn, 5 October 2026\n\nTo Tarn Mutual\n\nWe report a theft.\n\nRhea Lund, treasurer\n",
+    "inventory/carts.csv": (
+        "No,Name,Colour,Received on,Given by,Status\nC-1,handcart Bruno,grey,2021-09-10,City of Tarn,stolen\n"
+        "C-2,handcart Fritz,red,2022-03-01,Ms Ohm,in use\n"
+    ),
+    "people/contacts.vcf": (
+        "BEGIN:VCARD\nVERSION:3.0\nFN:Petra Hallmann\nN:Hallmann;Petra;;;\nTEL;TYPE=cell:0172 5550 840\nEND:VCARD\n"
+        "BEGIN:VCARD\nVERSION:3.0\nFN:Peter Hallman\nN:Hallman;Peter;;;\nTEL;TYPE=cell:0172 5550 480\nEND:VCARD\n"
+    ),
     "prices/list_2025.md": (
         "# Prices 2025\n| Service | Members | Guests |\n|---|---|---|\n| Loom hour | 4 crowns | 7 crowns |\n"
         "| Dye bath | 9 crowns | 15 crowns |\n| Carding | 3 crowns | 6 crowns |\n"
@@ -113,7 +140,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
         ("What is Owen's mobile number?", "0777 900 300"),
         ("Who is the chair now?", "Mara Quill"),
         ("Who is the deputy chair?", "Piers Quilter"),
-        ("What does the loom bench cost?", "540.00"),
+        ("What does the fire-proof yarn chest cost?", "865.00"),
+        ("When do we open on Wednesday?", "16:00"),
+        ("When was Bruno stolen?", "2 February 2026"),
         ("Who bought the loom bench?", "Mara Quill"),
         ("From what age can children join the dyeing course?", "7"),
         ("By when must we prove how we used the council's money?", "31 January 2027"),
@@ -137,11 +166,23 @@ def test_a_budget_is_no_rent(engine: AnswerEngine, question: str) -> None:
     ("question", "reason"),
     [
         ("How much do we pay Owen per hour?", "the quote says “per month”"),
-        ("Who was treasurer in 2023?", "By the quote “Ida Crane” steps down"),
+        ("Who was treasurer in 2023?", "By the quote “Ida"),
+        ("What did we pay for the kiln?", "the quote says what came in"),
+        ("When does the rent contract of the second cellar begin?", "says nothing about “second cellar”"),
+        ("What is the phone number of Petra Hallman?", "The quote is about “Petra Hallmann”"),
     ],
 )
 def test_a_value_of_something_else_is_doubted(engine: AnswerEngine, question: str, reason: str) -> None:
     assert reason in printed(engine, question)
+
+
+@pytest.mark.parametrize("question", ["Who is the treasurer?", "When was Bruno stolen?"])
+def test_what_says_the_same_or_is_of_another_event_is_no_disagreement(engine: AnswerEngine, question: str) -> None:
+    assert "something else" not in printed(engine, question)
+
+
+def test_when_an_invoice_was_paid_is_told_by_its_line(engine: AnswerEngine) -> None:
+    assert "“Payment received on 15 May 2025.”" in printed(engine, "When was invoice 2025-017 paid?")
 
 
 def test_a_policy_number_is_no_date_and_an_amendment_is_newer(engine: AnswerEngine) -> None:

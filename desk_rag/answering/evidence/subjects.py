@@ -42,8 +42,9 @@ _MONEY = content_stems(
     "pay paid cost costs price bill charge invoice spend spent buy bought sell sold purchase total amount owe sum net"
     " expense fee premium salary wage worth"
 )
-_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"}}
-"""Forms of verbs that are words of their own too, by the stem of the verb."""
+_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"},
+          "bring": {"return"}, "giv": {"return", "hand"}}  # fmt: skip
+"""Forms of verbs that are words of their own too, and verbs for the same deed, by the stem of the verb."""
 _ALIKE = 4
 """Letters by which 'decide' and 'decision' are alike."""
 _FOR_MONEY = re.compile(r"\bfor\s+(?:[€$£]\s?)?\d")

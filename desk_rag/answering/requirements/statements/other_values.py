@@ -36,6 +36,7 @@ _CLOCK = re.compile(r"\d{1,2}[:.]\d\d|\b\d{1,2}\s?(?:am|pm|o['’]clock)\b|\bnoo
 _WE_PAID = re.compile(r"\b(?:I|we)\s+(?:pay|paid|spend|spent)\b", re.I)
 _CAME_IN = re.compile(r"(?:^|;\s)(?:donor|donated\s+by|given\s+by|received\s+from|sponsor)[^:;]{0,20}:\s", re.I)
 """A column of a row of money that somebody gave."""
+_SIGNED, _AMENDMENT = re.compile(r"\bsign(?:ed|s)?\b", re.I), re.compile(r"\b(?:addendum|amendment)\b", re.I)
 _STEPS_DOWN = re.compile(
     r"[^,;.]{1,30}?\s(?:st(?:eps?|epped|ands?|ood)\s+down|resign(?:s|ed)|retire[sd]?|leaves|left|gives?\s+up|gave\s+up)\b",
     re.I,
@@ -59,6 +60,8 @@ def reason(question: str, sentence: str, begin: int, end: int, *, is_number: boo
         return f"The question asks for the time of day, and “{value}” is none"
     if _WE_PAID.search(question) and _CAME_IN.search(sentence):
         return "The question asks what was paid, and the quote says what came in"
+    if _SIGNED.search(question) and _AMENDMENT.search(sentence) and not _AMENDMENT.search(question):
+        return "The quote is about an amendment"
     if _ASKS_BUYER.match(question) and _is_seller(before):
         return f"The quote names “{value}” as the one who sold it"
     return ""

@@ -28,9 +28,13 @@ _WHO_DOES = re.compile(rf"who (?!(?:{'|'.join(v.AUXILIARIES)})\b)(.+)", re.IGNOR
 _TITLES = {"she": r"Mrs|Ms|Miss|Madam|Lady|Dame", "he": r"Mr|Sir|Lord"}
 _SEXES = {"she": r"female|bitch|mare|woman|girl", "he": r"male|gelding|stallion|man|boy"}
 _WHEN_WAS = re.compile(r"(?:when|where|why|by whom)\s+(?:was|is|were|are)\s+", re.IGNORECASE)
+_TIME_OF_ROLE = re.compile(
+    r"\s+(?:(?:in|during|until|since)\s+(?:[A-Z]\w+\s+)?(?:19|20)\d\d|now|today|currently)$", re.IGNORECASE
+)
 _DUE = re.compile(r"\s+(?:due|payable|(?:to be\s+)?paid)\b", re.IGNORECASE)
 _WHO_DID = re.compile(r"who\s+(?:did|has\s+done|had\s+done)\s+(?:it|this|that|so|the\s+(?:work|job))", re.IGNORECASE)
 _PASSIVE = re.compile(r".*?\b(was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", re.IGNORECASE)
+_NAMES_FILES = re.compile(r"\b(?:folder|directory)\b|/|\.[a-z]{2,4}\b", re.IGNORECASE)
 _FARTHEST = 60
 """Characters between a name and the sex that the same line tells."""
 
@@ -78,6 +82,8 @@ def attach(body: str, talk: Talk) -> str:
     mentioned = [phrase for phrase in phrases(plain) if not phrase.is_name]
     subject = talk.topic
     about = v.stems(v.content_words(subject))
+    if _NAMES_FILES.search(subject):
+        return plain  # what was summarised is not what the next question is about
     if not about or any(v.stem(phrase.head) in about for phrase in mentioned):
         return plain
     year = re.search(r"\b(?:19|20)\d\d\b", talk.asked)
@@ -256,7 +262,8 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
     if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk, is_compared=body[end:].startswith(" for "))):
         return amount, end
     if body[: match.start()].casefold() in ("who is ", "who was ") and (role := _sought(talk.asked)):
-        return role, end
+        has_own_time = v.NOW.search(body, end) or re.search(r"\b(?:19|20)\d\d\b", body[end:])
+        return _TIME_OF_ROLE.sub("", role) if has_own_time else role, end
     people = match[0].casefold() in ("they", "them", "their") and (ASKS_WHO.match(talk.asked) or _is_person(talk.topic))
     subject = person(talk, match[0]) if kind.startswith("person") or people else thing(talk)
     if kind.endswith("'s"):

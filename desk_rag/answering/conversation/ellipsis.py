@@ -20,6 +20,10 @@ _DAY_OF_YEAR = re.compile(
     r"(?:\b(?P<year>(?:19|20)\d\d)\b)?",
     re.IGNORECASE,
 )
+_WHICH_NOUN = re.compile(
+    r"which\s+(?P<noun>[a-z][\w-]+)\s+(?P<rest>(?:is|are|was|were|have|has|do|did)\b.+)", re.IGNORECASE
+)
+_BEFORE = re.compile(r"(?:and\s+)?before(?:\s+(?:that|him|her|them|then))?|previously", re.IGNORECASE)
 _OWNING = ("of", "for")
 
 
@@ -33,6 +37,17 @@ def is_fragment(body: str, *, joined: bool) -> bool:
         return _is_other_wh(words)
     begins = words[0] in v.PREPOSITIONS | v.DETERMINERS | v.POSSESSIVE or words[0].isdecimal() or len(words) == 1
     return joined or (begins and body.rstrip().endswith("?"))
+
+
+def of_same_noun(body: str, asked: str) -> str:
+    """'Which bikes are for sale' for 'which are for sale' after 'Which bikes are in repair?'; '' for others."""
+    last = _WHICH_NOUN.match(asked.rstrip("?.! "))
+    if last is None:
+        return ""
+    if re.fullmatch(r"how\s+many\s+(?:is|are|was|were)\s+(?:that|these|those|they|there|it)", body, re.IGNORECASE):
+        return f"How many {last['noun']} {last['rest']}"
+    other = re.match(r"which\s+(?=(?:are|were|have)\s+(?!(?:the|they|these|those)\b))", body, re.IGNORECASE)
+    return f"Which {last['noun']} {body[other.end() :]}" if other is not None and "of" not in body.split()[:3] else ""
 
 
 def _leading_wh(words: Sequence[str]) -> int:
@@ -63,7 +78,7 @@ def complete(fragment: str, talk: Talk) -> str:
     if (own := _time_tail(fragment)) and _date(own[0], question, talk):
         rest, when = fragment[: -len(own[1])].strip(), own[0]
         return _date(when, complete(rest, talk), talk) if rest else _date(when, question, talk)
-    for rule in (_ordinal, _attribute, _date, _after_preposition, _name, _phrase):
+    for rule in (_now, _before, _ordinal, _attribute, _date, _after_preposition, _name, _phrase):
         if completed := rule(fragment, question, talk):
             return completed
     return f"{question} {fragment}"
@@ -83,6 +98,27 @@ def _other_wh(fragment: str, question: str, talk: Talk) -> str:
     if answer and before.strip() and v.is_verb(first):  # 'By whom?' after 'What was replaced?'
         return f"{fragment} {auxiliary[0]} {answer} {rest}"
     return f"{fragment} {auxiliary[0]} {rest}"
+
+
+def _now(fragment: str, question: str, _talk: Talk) -> str:
+    """'And now?' asks for the present: 'Who is the chair now?' after 'Who was the chair in 2022?'."""
+    if not v.NOW.fullmatch(fragment):
+        return ""
+    tail = _time_tail(question)
+    plain = question[: -len(tail[1])] if tail is not None else question
+    plain = v.NOW.sub("", plain).rstrip()
+    for past, present in (("was", "is"), ("were", "are"), ("did", "does"), ("had", "has")):
+        plain = re.sub(rf"^(\w+(?:\s+\w+){{0,2}}?\s+){past}\b", rf"\g<1>{present}", plain, count=1)
+    return f"{plain} {fragment.casefold()}"
+
+
+def _before(fragment: str, question: str, talk: Talk) -> str:
+    """'And before?' after 'Who is the chair?' asks for the one before that one."""
+    asked = re.match(r"(?P<who>who)\s+(?:is|was)\s+(?P<rest>.+)", question, re.IGNORECASE)
+    if asked is None or not _BEFORE.fullmatch(fragment):
+        return ""
+    rest = v.NOW.sub("", asked["rest"]).strip()
+    return f"{asked['who']} was {rest} before {talk.answer}" if talk.has_short_answer and " before " not in rest else ""
 
 
 def _ordinal(fragment: str, question: str, talk: Talk) -> str:

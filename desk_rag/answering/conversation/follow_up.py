@@ -49,7 +49,7 @@ def stand_alone(
     if in_named_file is not None and not is_part:
         filled = antecedents.fill_in(body, talk, only_people=True, is_meant=in_named_file)
         return _sentence(filled, question) if joined or filled != body else question
-    if carried_over := of_list(bare, talk.asked):
+    if carried_over := of_list(bare, talk.asked) or ellipsis.of_same_noun(bare, talk.asked):
         return _sentence(carried_over, question)
     if is_part:
         return _sentence(ellipsis.complete(bare, talk), question)

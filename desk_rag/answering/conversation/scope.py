@@ -199,12 +199,12 @@ def _unknown(name: str, known: Names) -> UnknownName:
 
 
 def _joined(before: str, name: str, after: str) -> str:
-    """Return `before` with the name where it is part of the sentence, without it at the beginning or end."""
+    """Return `before` with the last part of the name within a sentence, without it at the beginning or end."""
     if _LEADING.match(before):
         return ""
     if not re.search(r"\w", _TOKEN.sub("", re.sub(r"\b(?:and|or)\b", "", after))):
         return _TRAILING.sub("", before)
-    return before + name.rstrip("/")
+    return before + name.rstrip("/").rpartition("/")[2]
 
 
 def _tidy(text: str) -> str:

@@ -31,6 +31,7 @@ TIMES = _words("then")
 SEXES = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
 """The pronouns of one person, and for whom they stand."""
 PRONOUNS = PERSONAL | POSSESSIVE | THINGS | SEXES.keys() | _words("i we you me us")
+NOW = re.compile(r"\b(?:now|nowadays|today|currently|at\s+present|at\s+the\s+moment)\b", re.IGNORECASE)
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 MONTHS = frozenset(dates.MONTHS)
 WEEKDAYS = _words("monday tuesday wednesday thursday friday saturday sunday")

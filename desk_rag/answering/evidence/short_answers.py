@@ -57,6 +57,15 @@ _WHICH_IS = re.compile(r",\s+which\s+(?:is|are|was|will|means)\b[^;.?!]*", re.I)
 _NEGATED_KINDS = frozenset(
     {AnswerKind.TIME, AnswerKind.YEAR, AnswerKind.NUMBER, AnswerKind.AMOUNT, AnswerKind.FREQUENCY}
 )
+_COLUMNS = re.compile(r"^(?:\d[\d.,]*\s+)+(?=\d[\d.,]*[.,]\d\d$)")
+"""Numbers of a line in columns before its last: '1 865.00' is a quantity and a price, where no currency follows."""
+_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{4}){2,7}(?:\s?[A-Z0-9]{1,3})?\b")
+_ASKS_AGE = re.compile(
+    r"(?P<first>^from\s+(?:what|which)\s+age\b|\b(?:minimum|lowest|least|youngest)\s+age\b|\bhow\s+old\s+must\b)"
+    r"|(?P<last>^(?:until|up\s+to)\s+(?:what|which)\s+age\b|\b(?:maximum|highest|oldest)\s+age\b)",
+    re.I,
+)
+_AGES = re.compile(r"\b(?P<first>\d{1,2})(?:\s+years?)?\s*(?:to|and|until|-|–)\s*(?P<last>\d{1,2}(?:\s+years?)?)\b")
 _REST_OF_NUMBER = re.compile(r"\d*(?:[.:,]\d+)+|\d+")
 _BEGIN_OF_NUMBER = re.compile(r"(?<![\d.:,/-])\d+[.:,](?:\d+[.:,])*\d*$")
 _GOES_ON = re.compile(r",?\s+(?:and|but)\s+(?:is|are|was|were|has|have|will|may|must|can)\b.*$", re.I | re.S)
@@ -118,7 +127,9 @@ class ShortAnswers:
         self._negation = _CLOSED if asks_open else _NEGATION
         self._is_plain = self._kind in _NEGATED_KINDS and _ASKS_NEGATED.search(question) is None
         asks_who = re.match(r"who(?:se|m)?\b", question.strip(), re.I) is not None
-        self._people = [cell.span() for cell in _PEOPLE.finditer(sentence)] if asks_who else []
+        wholes = (_IBAN, _PEOPLE) if asks_who else (_IBAN,)
+        self._fixed = [whole.span() for pattern in wholes for whole in pattern.finditer(sentence)]
+        self._age = _ASKS_AGE.search(question)
         asks_side = _ASKS_START.search(question) or _ASKS_END.search(question)
         patterns = (_PERIOD, _DATES) if asks_side else (_PERIOD,)
         is_time = self._kind is AnswerKind.TIME
@@ -129,9 +140,12 @@ class ShortAnswers:
         if end <= self._mark_end:
             return None
         begin = max(begin, self._mark_end)
-        for first, last in self._people:
+        for first, last in self._fixed:
             if first <= begin and end <= last:
                 return first, last
+        for ages in _AGES.finditer(self._sentence) if self._age is not None else ():
+            if self._age is not None and ages.start() < end and begin < ages.end():
+                return ages.span(self._age.lastgroup or 0)
         for period in self._periods:
             if period.start() <= begin and end <= period.end():
                 return self._of_period(period)
@@ -184,6 +198,8 @@ class ShortAnswers:
         more = _GOES_ON.search(text)
         if self._kind is not None and more is not None and is_of_kind(self._kind, text[: more.start()]):
             text = text[: more.start()]
+        if self._sentence.rstrip().endswith(text) and (columns := _COLUMNS.match(text)) is not None:
+            begin, text = begin + columns.end(), text[columns.end() :]
         for close, opening in _BRACKETS.items():
             while text.endswith(close) and text.count(close) > text.count(opening):
                 text = text[:-1].rstrip()

@@ -30,6 +30,8 @@ _SHORTEST = 4
 _WHO = re.compile(r"^who\b", re.I)
 _WHO_DOES = re.compile(r"^(?P<asks>who\s+(?:is|are|was|were)\s+)the\s+\w{2,}(?:er|or|ist)s?\s+of\s+", re.I)
 """Before what somebody does something with: 'led by' names the leader, and the passage need not say 'leader'."""
+_VERB_BEHIND = re.compile(r"^(?P<rest>when\s+(?:do|does|did|will)\s+.*\s[a-z]+)\s[a-z]+\?*$", re.I)
+"""'When does the lease of the barn begin?', whose last word is no part of the thing before it."""
 _HOW_LONG_IS = re.compile(r"^how\s+long\s+(?:is|was)\s+$", re.I)
 """Before a thing that the quote itself must name: every sentence with a number of months might answer."""
 _OF_CONTENT = re.compile(r"^(?:how\s+(?:much|many)\s+of|what(?:['’]s|\s+(?:is|was|stands|stood))\s+in)\s+$", re.I)
@@ -40,8 +42,9 @@ _MONEY = content_stems(
     "pay paid cost costs price bill charge invoice spend spent buy bought sell sold purchase total amount owe sum net"
     " expense fee premium salary wage worth"
 )
-_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"}}
-"""Forms of verbs that are words of their own too, by the stem of the verb."""
+_FORMS = {"leav": {"left"}, "see": {"saw", "seen"}, "fall": {"fell"}, "find": {"found"}, "do": {"did", "done"},
+          "bring": {"return"}, "giv": {"return", "hand"}}  # fmt: skip
+"""Forms of verbs that are words of their own too, and verbs for the same deed, by the stem of the verb."""
 _ALIKE = 4
 """Letters by which 'decide' and 'decision' are alike."""
 _FOR_MONEY = re.compile(r"\bfor\s+(?:[€$£]\s?)?\d")
@@ -59,7 +62,7 @@ def missing_subjects(question: str, quote: str, place: Place) -> tuple[str, ...]
 
     So single words are only compared in questions for a person or a length, where a small reader quotes what is alike.
     """
-    question = _WHO_DOES.sub(r"\g<asks>", question.strip())
+    question = _VERB_BEHIND.sub(r"\g<rest>", _WHO_DOES.sub(r"\g<asks>", question.strip()))
     around = content_stems(f"{place.text}\n{place.labels}")
     near = content_stems("\n".join([quote, place.labels, *place.sections_before(place.text.find(quote))[:1]]))
     missing = []

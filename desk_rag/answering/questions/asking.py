@@ -171,7 +171,7 @@ def _of_whole_folder(
             summarised = summary.answer(reader.store, reader.embedder, question, f"the folder {folder}", under)
             return (yield from _passing(reader, summarised))
         topic, below = _about(reader, question, request.subject, under)
-        stems = content_stems(request.author) - _ANY_TEXT
+        stems = content_stems(without_file_names(request.author)) - _ANY_TEXT
         events = summary.about(reader.store, reader.embedder, topic, request.subject, below, stems)
     elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)

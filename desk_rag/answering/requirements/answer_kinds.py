@@ -69,7 +69,7 @@ _ASKS_WHETHER = re.compile(
 _ASKS_FREQUENCY = re.compile(r"^how\s+(?:often|frequently|regularly)\b", re.I)
 _ASKS_AMOUNT = re.compile(r"^how\s+(?:much|many)\b", re.I)
 _ASKS_NUMBER = re.compile(
-    r"^how\s+(?:high|long|old|far|large|heavy|tall|wide|deep)\b"
+    r"^how\s+(?:high|long|old|far|large|heavy|tall|wide|deep)\b|^(?:from|until|up\s+to|at)\s+(?:what|which)\s+age\b"
     r"|\bwhat\s+(?:is|was)\s+(?:the\s+)?(?:phone\s+)?number\b",
     re.I,
 )

@@ -24,7 +24,10 @@ _MONTH_ONLY = re.compile(
 _NUMERIC = re.compile(
     r"(?<![\d./-])(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)(?!\d)"
 )
-_ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12]\d|3[01]))?\b")
+_ISO = re.compile(
+    r"\b(?P<year>\d{4})-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12]\d|3[01])\b|\b(?<!(?-i:[A-Z\d])[-/]\d{4}-\d\d))"
+)
+"""The month of a year is none in a number such as 'KP-310-2021-05'."""
 _COUNTS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 _PERIOD = re.compile(
     rf"\b(?P<count>\d{{1,3}}|{'|'.join(_COUNTS)}|an?)\s+(?P<unit>day|week|month|year)s?\s+(?:from|after|as\s+of)\s+"

@@ -23,6 +23,7 @@ from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
 from desk_rag.answering.requirements.statements.matters import is_contrary, is_of_another_kind
+from desk_rag.answering.requirements.statements.other_values import only_taken_off
 from desk_rag.answering.requirements.statements.prices import asks_price, is_event, is_price_list
 from desk_rag.answering.requirements.statements.standing import asks_what_holds, asks_when_done, is_over, only_planned
 from desk_rag.answering.requirements.stems import content_stems, has_stem
@@ -55,6 +56,8 @@ _CONTACT = content_stems(
 )
 _HOW = content_stems("how much many long often far high large")
 _ASKS_WHY = re.compile(r"^why\b|\breasons?\s+(?:for|why|that|of)\b|\bfor\s+(?:what|which)\s+reason\b", re.I)
+_HOW_MANY_DID = re.compile(r"^how\s+many\s+(?:[a-z’'-]+\s+){1,3}?(?P<verb>[a-z]{2,}ed)\b", re.I)
+"""'How many lamps failed the test?', which the number of lamps tested does not answer."""
 _GIVES_REASON = re.compile(
     r"\b(?:because|since|as|so|due\s+to|owing\s+to|thanks\s+to|therefore|thus|hence|otherwise|reasons?|cause[sd]?|why|in\s+order"
     r"|too|after|to\s+(?:avoid|prevent|save|keep|make|let|protect)|lest|for\s+fear)\b|:\s",
@@ -99,6 +102,8 @@ class Objections:
         self._known = set[str]() if asks_whether(question) else content_stems(question)
         self._why = _ASKS_WHY.search(question.strip()) is not None
         self._price = asks_price(question)
+        did = _HOW_MANY_DID.match(question.strip())
+        self._deed = content_stems(did["verb"]) if did is not None else set[str]()
         self._storage = _ASKS_STORAGE.search(question.strip()) is not None
         asks_contact = self._kind in (AnswerKind.PHONE, AnswerKind.ADDRESS, AnswerKind.POSTAL)
         self._whose = content_stems(question) - _CONTACT if asks_contact else set[str]()
@@ -119,6 +124,7 @@ class Objections:
         stems = content_stems(sentence)
         is_other = (
             self._kind is not None and not is_of_kind(self._kind, sentence),
+            self._kind is AnswerKind.NUMBER and only_taken_off(self._question, sentence),
             only_proposed(self._question, sentence) or only_dates_document(self._question, sentence),
             self._whose and _OF_A_NAME.match(sentence) and not any(has_stem(one, stems) for one in self._whose),
             self._says_meaning is not None and not self._says_meaning.search(sentence),
@@ -155,6 +161,8 @@ class Objections:
         An entry below the date of a diary regains what it lost for naming no time or only repeating the question.
         """
         lost = _ANOTHER_THING * is_of_another_kind(self._question, sentence, place)
+        if self._deed and not self._deed & content_stems(sentence) and self._deed & content_stems(place.text):
+            lost += _OTHER_KIND
         if self._kind is not AnswerKind.TIME or not dated_heading(place, sentence):
             return lost
         says_known = bool(self._known) and content_stems(sentence) <= self._known

@@ -18,6 +18,7 @@ from desk_rag.answering.requirements.labels import look_up_contact, look_up_labe
 from desk_rag.answering.requirements.mentions import YEAR
 from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.statements import other_values
 from desk_rag.answering.requirements.statements.matters import is_contrary
 from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
@@ -170,6 +171,8 @@ def _row(
     stems = around | content_stems(line)
     cell_asked_for = _asked(question, wanted, cells, named) or _only_other(question, wanted <= stems, cells, named)
     if cell_asked_for is None:
+        return None
+    if other_values.is_taken_off(question, cell_asked_for.value):
         return None
     # The row has the dates asked for, whichever way they are written.
     others = wanted - content_stems(" ".join(each.asked for each in requirements.timed)) or wanted

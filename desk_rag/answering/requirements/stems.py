@@ -30,6 +30,8 @@ foot: feet;man: men;mouse: mice;tooth: teeth;woman: women;child: children""".rep
 """Words by their irregular forms; forms that are other words too, such as 'left' and 'saw', are missing."""
 PAST_FORMS = frozenset(_IRREGULAR) | {"left", "saw", "put", "cut", "became", "rode"}
 """Forms of the past that do not end in -ed, and some plurals."""
+_OTHER_WORDS = {"proof": "prove", "proven": "prove", "kilowatt": "kwh"}
+"""Nouns of a verb, and measures written out."""
 
 
 def coverage(question: str, text: str) -> float:
@@ -62,7 +64,7 @@ def _content_stems(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _stem(word: str) -> str:
-    word = _IRREGULAR.get(word, word)
+    word = _IRREGULAR.get(word, _OTHER_WORDS.get(word, word))
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

@@ -25,6 +25,7 @@ from desk_rag.answering.events import (
 )
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.evidence.verification import verify_answer
+from desk_rag.answering.questions.disagreement.amendments import amending
 from desk_rag.answering.questions.disagreement.corrections import correction_of
 from desk_rag.answering.questions.disagreement.newest import (
     amends_document,
@@ -47,6 +48,7 @@ from desk_rag.answering.questions.disagreement.values import (
     differ,
     differ_in_words,
     log_odds,
+    of_other_event,
     says_same,
     value_in,
 )
@@ -125,7 +127,7 @@ def with_others(
         if successor is not None and successor.is_of_body:
             done = replace(done, support=max(done.support or 0.0, _NAMED_AS_HOLDER), unmet=())
             event = Finished(done)
-        rows = _others(store, done, question, under)
+        rows = _amending(store, done, question, under) or _others(store, done, question, under)
         others = _other_values(store, done, question, embedder, span_scorer)
         corrected = _correction(store, done, question, under, span_scorer)
         corrected = (successor.row, successor.name) if successor is not None else corrected
@@ -259,7 +261,7 @@ def _other_values(
             continue
         value = value_in(question, scores, source.text, unit, pattern)
         passage = store.passage(source.chunk_id, [source.path])
-        if passage is None or not _differs(question, done, value, unit):
+        if passage is None or not _differs(question, done, value, unit) or of_other_event(question, unit, value):
             continue
         cited = QuoteFinder([source]).find(unit)
         judged = [replace(cited, quote=lines[unit])] if cited else []
@@ -298,6 +300,13 @@ def _context(source: Source, sentence: str) -> set[str]:
     header, section = header_of(place, begin), place.sections_before(begin)[:1]
     names = [header.sender, header.recipients] if header is not None else []
     return content_stems("\n".join([sentence, place.labels, source.title, *section, *names]))
+
+
+def _amending(store: Store, done: Answer, question: str, under: Sequence[Path]) -> list[Row]:
+    """The sentences that change the clause from which an answer was quoted."""
+    if not _asks_plainly(done, question) or asks_then(question):
+        return []
+    return list(amending(store, done.citations[0], done.text, question, under))[:1]
 
 
 def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) -> list[Row]:

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.evidence.short_answers import ShortAnswers
-from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.answer_kinds import AnswerKind, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import MONTHS
+from desk_rag.answering.requirements.rows import fields
 from desk_rag.answering.requirements.statements.numbers import NUMBER_WORDS, numbers_of
 from desk_rag.answering.requirements.stems import content_stems
 
@@ -21,6 +22,7 @@ _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "The", "Our", "New"})
 _CHANGED = (
     r"correct(?:ion|ed|s)|errat(?:um|a)|should\s+(?:read|have\s+(?:been|read))|(?:has|have)\s+(?:been\s+)?changed"
     r"|(?:is|are)\s+(?:hereby\s+)?(?:replaced|amended|superseded)|(?:is|are)\s+now"
+    r"|new\s+(?:[a-z]+\s+){0,2}?(?:number|address|e-?mail|phone|mobile|account)"
 )
 ANNOUNCES = re.compile(rf"\b(?:{_CHANGED})\b", re.I)
 """Says that something is not as it was said to be."""
@@ -39,6 +41,7 @@ _DENIES = re.compile(
     re.I,
 )
 _CLAUSE_END = re.compile(r"[,;]\s+|\s+but\s+")
+_DAY = content_stems("date day time month year")
 WORD = re.compile(r"[^\W\d_]{2}")
 _UNIT = re.compile(r"[^\W\d_]{2,}|%")
 _SIGNS = {"£": " pounds ", "€": " euros ", "$": " dollars "}
@@ -75,7 +78,7 @@ def differ(one: tuple[str, str], other: tuple[str, str]) -> bool:
     if not all(numbers) or numbers[0] <= numbers[1] or numbers[1] <= numbers[0]:
         return False
     for of_value, (_, sentence) in zip(numbers, (other, one), strict=True):
-        if of_value <= _marks(sentence) and not CORRECTS.search(sentence):
+        if of_value <= _all_marks(sentence) and not CORRECTS.search(sentence):
             return False
     if not any(map(VALUE.search, (one[0], other[0]))):
         return True
@@ -99,7 +102,15 @@ def differ_in_words(question: str, one: tuple[str, str], other: tuple[str, str])
 def says_same(value: str, sentence: str) -> bool:
     """True if a sentence states a value, in whichever form, and does not take it back."""
     marks = _marks(value)
-    return bool(marks) and marks <= _marks(sentence) and not CORRECTS.search(sentence)
+    return bool(marks) and marks <= _all_marks(sentence) and not CORRECTS.search(sentence)
+
+
+def of_other_event(question: str, row: str, value: str) -> bool:
+    """True for a day below “Received on” in a row of a table, where the question asks for that of something else."""
+    if kind_asked(question) is not AnswerKind.TIME:
+        return False
+    keys = [content_stems(cell.key) - _DAY for cell in fields(row) if value in cell.value]
+    return any(key and not key & content_stems(question) for key in keys)
 
 
 def units_of(value: str) -> set[str]:
@@ -107,6 +118,11 @@ def units_of(value: str) -> set[str]:
     for sign, word in _SIGNS.items():
         value = value.replace(sign, word)
     return set(_UNIT.findall(_RATE.sub(" ", value.lower()))) - _NO_UNITS
+
+
+def _all_marks(sentence: str) -> set[str]:
+    """The numbers and the words with a capital letter of a sentence, which may state both."""
+    return numbers_of(sentence) | set(PERSON.findall(sentence))
 
 
 def _marks(text: str) -> set[str]:

@@ -141,7 +141,8 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
                             rf"(?:charged?|bill(?:ed)?|invoiced?)(?:\s+(?:me|us))?(?P<when>(?:\s+(?:in|since|until|between)\b.*)?)"
                             rf"{_IN_TOTAL}$", re.I)),
-    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|had|do)\s+(?:I|we)\s+(?:bill(?:ed)?|invoiced?)\s+"
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|had|do)\s+(?:I|we)\s+"
+                            r"(?:bill(?:ed)?|invoiced?|charged?)\s+"
                             rf"(?P<invoiced>.+?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:was|were|is|has\s+been|have\s+been)\s+(?:billed|invoiced)\s+"
                             rf"(?P<invoiced>(?:to|by|in|since|until|between)\s+.+?){_IN_TOTAL}$", re.I)),
@@ -168,6 +169,8 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.WHETHER_PAID, re.compile(r"^(?:is|are|was|were|has|have)\s+(?:(?:the|my|our)\s+)?(?P<subject>.+?)\s+"
                                    r"(?:(?:already|now|still|ever|been)\s+)*"
                                    r"(?:paid|settled|unpaid|outstanding|overdue)(?:\s+yet)?$", re.I)),
+    (Task.WHETHER_PAID, re.compile(r"^when\s+(?:was|were|has|have)\s+(?:(?:the|my|our)\s+)?"
+                                   r"(?P<subject>.*\b(?:invoice|bill)s?\b.*?)\s+(?:been\s+)?(?:paid|settled)$", re.I)),
     (Task.WHETHER_PAID, re.compile(r"^(?:has|have|did)\s+(?P<invoiced>(?!(?:I|we|you|they|he|she|it)\s)[^,]+?)\s+"
                                    r"(?:already\s+)?(?:paid|pay|settled?)(?:\s+(?:me|us"
                                    r"|(?:the|his|her|its|their|our|my)\s+(?:invoices?|bills?)))?(?:\s+yet)?$", re.I)),
@@ -212,7 +215,7 @@ _OWN = re.compile(
     r"|\s+(?:did|do|have|had)\s+(?:I|we)\s+(?:sen[dt]|issued?|write|written)(?:\s+out)?\b",
     re.I,
 )
-_WE_INVOICED = re.compile(r"\b(?:did|do|have|had)\s+(?:I|we)\s+(?:invoice|bill)(?:e?d)?\b", re.I)
+_WE_INVOICED = re.compile(r"\b(?:did|do|have|had)\s+(?:I|we)\s+(?:invoice|bill|charge)(?:e?d)?\b", re.I)
 _OWED = re.compile(r"\bow(?:e[sd]?|ing)\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"

@@ -17,6 +17,10 @@ from desk_rag.answering.requirements.stems import content_stems
 _WITH_WORDS = CLAIMS | {"mail", "letter", "offer", "order"}
 """Kinds of which a word that is no party's may choose some: 'invoices for heating'."""
 _LETTERS_OF_SALUTATION = 60
+_LEGAL_FORM = re.compile(r"(?<!\w)(?:e\.\s?v\.?|ltd\.?|limited|gmbh|ag|inc\.?|llc|plc|s\.a\.)(?!\w)")
+_SENT = frozenset({"sent", "issued", "outgoing"})
+_RECEIVED = frozenset({"received", "incoming"})
+"""Names of folders that say who sent the invoices in them."""
 _NEAR = 0.7
 """Least similarity of a name that is suggested."""
 
@@ -84,11 +88,22 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
 
 
 def own_documents(records: Sequence[Record]) -> list[Record]:
-    """The documents that the own firm sent: by its name or, where none names its sender, by the letters of a number."""
+    """The documents that the own firm sent: by their folder, its name or, without one, by the letters of a number."""
     own = own_issuers(records)
-    series = {_series(record) for record in records if record.party.casefold() in own} - {""}
-    return [record for record in records
-            if record.party.casefold() in own or (not record.party and _series(record) in series)]  # fmt: skip
+    series = {_series(record) for record in records if _plain(record.party) in own} - {""}
+    return [record for record in records if not _is_below(record, _RECEIVED) and (
+        _is_below(record, _SENT) or _plain(record.party) in own or (not record.party and _series(record) in series)
+    )]  # fmt: skip
+
+
+def _is_below(record: Record, names: frozenset[str]) -> bool:
+    """True if one of the last folders above a document has one of the names."""
+    return any(part.casefold() in names for part in record.path.parts[-4:-1])
+
+
+def _plain(name: str) -> str:
+    """The name of a party in small letters, without its legal form."""
+    return _LEGAL_FORM.sub("", name.casefold()).strip(" ,.")
 
 
 def _series(record: Record) -> str:
@@ -105,7 +120,7 @@ def own_issuers(records: Sequence[Record]) -> set[str]:
     written_to: dict[str, set[str]] = {}
     for record in records:
         if record.party and record.recipients:
-            written_to.setdefault(record.party.casefold(), set()).add(record.recipients.casefold())
+            written_to.setdefault(_plain(record.party), set()).add(_plain(record.recipients))
     gets = {party for party in written_to for other, names in written_to.items()
             if other != party and any(content_stems(party) <= content_stems(name) for name in names)}  # fmt: skip
     if len(gets) == 1:

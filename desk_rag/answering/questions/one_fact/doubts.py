@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money,
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.statements.other_values import steps_down
 from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
@@ -24,6 +26,9 @@ _LIGHT = content_stems(
     " telephone phone mobile mail address date day month year time price cost amount person place more most less than"
 )
 """Words that name the kind of an answer, or that every text has."""
+_FULL_NAME = re.compile(r"\b(?P<first>[A-ZÀ-Þ][\w-]+)\s+(?P<last>[A-ZÀ-Þ][\w-]{2,}?)(?:['’]s?)?(?![\w-])")
+_NEARLY = 0.75
+"""Least likeness of two family names behind the same first name."""
 _ASKS_TIMES = re.compile(r"^(?:(?:on|in|at)\s+)?(?:which|what)\s+(?:days|dates|months|years|times)\b", re.I)
 _SAYS_WHY = re.compile(r"\bbecause\b", re.I)
 _MUST_SAY = (
@@ -40,6 +45,11 @@ _MUST_SAY = (
         re.compile(r"^how\s+(?:much|many)\b.*\b(?:was|were|is|are|be|been)\s+left\b(?!\s+(?:to|behind|by|in)\b)", re.I),
         re.compile(r"\b(?:left|remain\w*|rest|over|unspent|surplus|balance|still|only)\b", re.I),
         "what is left",
+    ),
+    (
+        re.compile(r"^(?:what|how\s+(?:much|high))\b.*\b(?:including|inclusive|incl\b)", re.I),
+        re.compile(r"\b(?:incl\w*|with|gross|total|altogether)\b", re.I),
+        "what is included",
     ),
     (
         re.compile(r"^(?:who|which|what)\b.*\b(?:more|fewer|less)\b.*,\s.+\sor\s", re.I),
@@ -87,8 +97,24 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
     is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
     if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):
         return f"The quote says nothing about “{best['thing']}”"
+    if over := steps_down(question, answer, quote):
+        return over
+    if other := _similar_name(question, f"{quote}\n{place.labels}"):
+        return f"The quote is about “{other}”, which is spelled otherwise"
     begin = quote.find(answer)
     return ValueDoubts(question, quote).reason(begin, begin + len(answer)) if begin >= 0 else ""
+
+
+def _similar_name(question: str, text: str) -> str:
+    """The name in a text that is nearly one of the question's: Petra Hoffmann for Petra Hoffman; else ''."""
+    for match in _FULL_NAME.finditer(question, 1):
+        first, last = match["first"], match["last"]
+        if re.search(rf"\b{first}\s+{last}\b", text) is not None:
+            continue
+        for other in re.findall(rf"\b{first}\s+([A-ZÀ-Þ][\w-]{{2,}})", text):
+            if difflib.SequenceMatcher(None, last, other.removesuffix("'s")).ratio() >= _NEARLY:
+                return f"{first} {other}"
+    return ""
 
 
 def one_of_several(question: str, answer: str) -> str:

@@ -30,6 +30,8 @@ _CLOCK = re.compile(
 )
 _NUMERIC_DATE = re.compile(r"(?<![\d/-])\d{1,4}([/-])\d{1,2}\1\d{1,4}(?![\d/-])")
 _NUMBER = re.compile(r"\d[\d.,:/-]*(?<![.,:/-])")
+_DECIMAL_COMMA = re.compile(r"^(?P<whole>\d{1,3}(?:\.\d{3})*|\d+),(?P<part>\d\d?)$")
+"""'865,00' and '1.149,50', as much of Europe writes them."""
 
 
 def numbers_of(text: str) -> set[str]:
@@ -41,6 +43,7 @@ def numbers_of(text: str) -> set[str]:
     plain = _CLOCK.sub(_clock, _SPOKEN_TIME.sub(_spoken_time, plain))
     plain = IN_WORDS.sub(_in_digits, plain)
     numbers = (re.sub(r",(?=\d{3}\b)", "", number) for number in _NUMBER.findall(plain))
+    numbers = (_DECIMAL_COMMA.sub(lambda one: f"{one['whole'].replace('.', '')}.{one['part']}", one) for one in numbers)
     return {re.sub(r"\.0+$", "", number) for number in numbers}
 
 

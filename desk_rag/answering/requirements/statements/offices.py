@@ -72,7 +72,8 @@ def names_holder(question: str, sentence: str) -> bool:
 @lru_cache(maxsize=64)
 def _patterns(office: str) -> tuple[re.Pattern[str], ...]:
     """The forms in which a sentence names the holder: 'Chair: Ana', 'Ana was elected chair', 'Ana Lind, Chairwoman'."""
-    plain = rf"(?i:{re.escape(office.rstrip('.'))}(?:man|woman|person)?)\b"
+    other = r"(?<!\b(?i:deputy|former)\s)(?<!\b(?i:vice)[\s-])"
+    plain = rf"{other}(?i:{re.escape(office.rstrip('.'))}(?:man|woman|person)?)\b"
     between = rf"(?:\s+(?!(?:and|but)\s+{_NAME}\s)[\w-]+){{0,{_MOST_BETWEEN}}}?"
     return (
         re.compile(rf"(?:^|\W){plain}(?:\s+of\s+[\w\s]{{2,30}})?\s*[:=]\s*(?P<name>{_NAME})"),

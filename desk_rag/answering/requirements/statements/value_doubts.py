@@ -11,6 +11,8 @@ from functools import cached_property
 
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, counts_things, is_of_kind, kind_asked
 from desk_rag.answering.requirements.requirements import Requirement, Requirements
+from desk_rag.answering.requirements.statements import other_values
+from desk_rag.answering.requirements.statements.offices import office_asked
 from desk_rag.answering.requirements.stems import content_stems
 
 _AUXILIARY = r"(?:may|can|could|do|does|did|is|are|was|were|has|have|had|must|should|shall|will|would|need)"
@@ -42,6 +44,10 @@ _OPPOSITES = (
 """Words of which a sentence may have both; each value belongs to the one before it."""
 _ASKS_PATIENT = re.compile(r"^who\s+(?:is|was|were|has\s+been)\s+[a-z]{3,}\s+(?:\w+\s+){0,2}?by\b", re.I)
 _ASKS_WHICH = re.compile(r"^which\s+(?P<thing>[a-z]{3,})\b(?!\s+of\b)", re.I)
+_DEED = re.compile(
+    r"\b(?:must|should|shall|do|does|did)\s+(?:we|I|you|they|one)\s+(?:(?:have|need)\s+to\s+)?(?P<verb>[a-z]{3,})\b"
+)
+"""'When must we return the keys?'"""
 _KEY = re.compile(r"(?:^|;\s)(?:[\w ]{1,30}:\s(?=[\w ]{1,30}:\s))?(?P<key>[^:;]{1,40}):\s")
 _FEWEST_COLUMNS = 3
 _ROLE = re.compile(
@@ -93,7 +99,16 @@ class ValueDoubts:
             return f"The question asks which, and “{value}” stands under “{column}”"
         if self._is_opposite(begin):
             return f"The quote says “{value}” of the opposite"
-        return self._of_other_role(value, before) or self._of_other_year
+        return self._other_value(begin, end) or self._of_other_role(value, before) or self._of_other_year
+
+    def _other_value(self, begin: int, end: int) -> str:
+        """A sentence about the holder of the office that is asked for, or another value than this."""
+        office, value = office_asked(self._question), self._sentence[begin:end]
+        holder = (office.holder_in(self._sentence) if office is not None else None) or value
+        if self._kind is AnswerKind.NAME and not content_stems(holder) & content_stems(value):
+            return f"The quote names “{holder}” in that office"
+        is_number = self._kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER)
+        return other_values.reason(self._question, self._sentence, begin, end, is_number=is_number)
 
     @cached_property
     def _negated(self) -> bool:
@@ -171,6 +186,9 @@ class ValueDoubts:
             return ""
         asked, parts = content_stems(self._question), _PART_END.split(self._sentence)
         own = next((part for part in parts if (begin := begin - len(part)) < 0), "")
+        deed = _DEED.search(self._question)
+        if asked & content_stems(own):
+            asked = content_stems(deed["verb"]) if deed is not None else set()
         if asked & content_stems(own):
             return ""
         nearer = (part.strip(" ,;.") for part in parts if asked & content_stems(part) and is_of_kind(self._kind, part))

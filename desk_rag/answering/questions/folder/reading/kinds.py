@@ -193,15 +193,16 @@ def _beginnings(kind: Kind) -> tuple[str, ...]:
 def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]:
     """The distinct numbers behind 'Invoice number' or 'Invoice' where a line or cell begins, with their words."""
     words = "|".join(filter(None, (_WORDS.get(kind.name, kind.name), _ALSO.get(kind.name))))
+    called = r"\s*(?:number|nummer|no\.?|nr\.?|#|id)\s*"
     label = re.compile(
-        rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words})\s*(?:number|nummer|no\.?|nr\.?|#|id)\s*[;:#]?\s*(?:\w+:\s)?{_NUMBER})",
-        re.I | re.M,
+        rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words}){called}[;:#]?\s*(?:\w+:\s)?{_NUMBER})", re.I | re.M
     )
     end = rf"(?=\s*(?:$|;)|[\s,–—-]+(?:{_DAY})\s*$)"
     plain = re.compile(rf"(?:^|;\s)(?P<quote>(?:tax\s+)?(?:{words})\s+{_NUMBER}){end}", re.I | re.M)
-    name = r"(?-i:[A-Z&])[\w&.'’-]*(?:\s+[–—-])?\s+"  # the line of the number may begin with the sender
+    name = r"(?-i:[A-ZÀ-ÖØ-Þ&])[\w&.'’-]*,?(?:\s+[–—-])?\s+"  # the line of the number may begin with the sender
     below_name = re.compile(
-        rf"^(?:{name}){{1,5}}(?P<quote>(?:(?=(?-i:[A-Z]))|(?<=[–—-]\s))(?:{words})\s+{_NUMBER}){end}", re.I | re.M
+        rf"^(?:{name}){{1,6}}(?P<quote>(?:(?=(?-i:[A-Z]))|(?<=[–—-]\s))(?:{words})(?:{called}:?)?\s+{_NUMBER}){end}",
+        re.I | re.M,
     )
     quotes: dict[str, str] = {}
     for pattern in (label, plain, below_name):

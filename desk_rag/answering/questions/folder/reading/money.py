@@ -63,7 +63,7 @@ _STATED = re.compile(
     r"\s*(?:[:=]|[.…·_](?:\s?[.…·_])+)?\s*$",
     re.IGNORECASE,
 )
-_ENDS_LINE = re.compile(r"\s*[.*|]*\s*$")
+_ENDS_SENTENCE = re.compile(r"\s*[.*|]*\s*$|\.\s")
 _ACCOUNT = re.compile(r"\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{2,4}){3,8}\b")
 _SUBTOTAL = re.compile(r"\bsub-?\s?totals?\b|\bcarried\b|\bforward\b|\bprevious\b|\bzwischensumme\b|\bdiscount\b", re.I)
 _NET = re.compile(r"\bnet(?:to)?\b|\bexcl\w*|\bbefore\s+(?:tax|vat)\b|\bwithout\s+(?:tax|vat)\b", re.I)
@@ -117,7 +117,7 @@ def _only_price(passages: Sequence[Passage]) -> Amount | NoAmount:
         for line in passage.chunk.text.split("\n"):
             for match in _MONEY.finditer(_without_accounts(line)):
                 currency = currency_of(match["before"] or match["after"] or "")
-                if currency and _ENDS_LINE.match(line[match.end() :]):
+                if currency and _ENDS_SENTENCE.match(line[match.end() :]):
                     value = parsed(match["number"])
                     prices.setdefault((value, currency), Amount(value, currency, line.strip(), passage))
     if len(prices) > 1:

@@ -22,9 +22,11 @@ _REFERRED = re.compile(
 """'Your letter of 3 May 2023', 'to the framework agreement dated 22 March 2021'; not 'Minutes of 5 March 2024'."""
 _MADE = re.compile(
     rf"(?:^|(?<=[.;]\s))\W*signed(?:\s+(?:on|by|for|at|in|and)\b|\s*[:,]|(?=\s+{_DAY}))[^.;\n]{{0,80}}?(?P<signed>{_DAY})"
+    rf"|(?:^|(?<=[.;]\s))(?-i:[A-ZÀ-ÖØ-Þ])[\w-]+(?:\s[\w-]+)?,\s+(?:the\s+)?(?P<at>{_DAY})(?=\W*$|\.\s+signed\b)"
     rf"|\bthis\s+(?:\w+\s+){{1,4}}?(?:made|dated|concluded|entered\s+into|of)\b[^.;\n]{{0,40}}?(?P<made>{_DAY})",
     re.I | re.M,
 )
+"""'Signed on 3 May 2024', 'Tarn, 3 May 2024' below a contract, 'this lease, made on 3 May 2024'."""
 
 
 def without_referred(text: str) -> str:
@@ -39,5 +41,5 @@ def refers_to(text: str, day: Date) -> bool:
 
 def days_made(text: str) -> list[str]:
     """The days on which a document says that it was signed or made, the last signature first."""
-    days = [match["signed"] or match["made"] for match in _MADE.finditer(without_referred(text))]
+    days = [match["signed"] or match["at"] or match["made"] for match in _MADE.finditer(without_referred(text))]
     return days[::-1]

@@ -55,8 +55,14 @@ _SAYS_UNPAID = re.compile(
     r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b|^\W*nothing\s+(?:yet|so\s+far|received)\b|^\W*no\s+payment\b",
     re.I,
 )
-_ADDRESSEE = re.compile(r"^To\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
+_ADDRESSEE = re.compile(r"^(?:Delivered\s+t|T)o\s+(?P<name>[A-Z][^.:;!?\n]{2,60})$", re.M)
 """'To Dene & Son, Funeral Directors', by itself in a line near the beginning."""
+_NAME_WORD = r"(?:[A-ZÀ-ÖØ-Þ&][\w&'’-]*|e\.\s?V|of|and|the|de|van)"
+_SIDES = re.compile(
+    rf"^(?P<sender>(?=[A-ZÀ-ÖØ-Þ])(?!(?:\w+ed|Sent|Sold|Lent|Given|Paid|Bill|Ship|Dear|Invoice|Attn)\b)(?:{_NAME_WORD}\.?\s+){{1,6}})to\s+(?P<recipient>(?:{_NAME_WORD}(?:\s+|(?=[.,;]|$))){{1,7}})",
+    re.M,
+)
+"""'Pinder Boats to Quayside School, Mr Toll.', at the beginning of a line near the beginning."""
 _HEAD_LINES, _HEAD_WORDS, _ADDRESS_PARTS = 3, 8, 4
 """Most lines of a head, most words of such a line or of a part of an address, and the fewest parts of one."""
 _LEVELS = " › "
@@ -108,7 +114,13 @@ class Record:
 
     @cached_property
     def date(self) -> Date | None:
-        """The document's own date: labelled, of a header, a line, the name, title or signature, or its only one."""
+        """The document's own date: labelled, of a header, a line, the name, title or signature, or its only one.
+
+        A table, each row of which has a day of its own, has only that of its name.
+        """
+        if is_ledger(self.passages):
+            named = all_dates(f"{self.path.stem.replace('_', ' ')}\n{self.row.title}")
+            return next((day for day in named if day.month and day.year), self._year_named)
         labelled = [
             field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)
         ]
@@ -126,6 +138,11 @@ class Record:
         of_text = list(dict.fromkeys(day for day in all_dates(without_referred(self.text)) if day.year))
         if len(of_text) == 1:
             return of_text[0]
+        return self._year_named
+
+    @property
+    def _year_named(self) -> Date | None:
+        """The year in the name of the file or of a folder above it."""
         names = (self.path.stem, *reversed(self.path.parts[-4:-1]))
         years = [year for name in names for year in A_YEAR.findall(name)]
         return Date(int(years[0]), 0, 0) if years else None
@@ -152,7 +169,7 @@ class Record:
         of_labels = [field.value for field in self.fields if _ISSUER.match(field.label)]
         others = {word for field in self.fields if _RECIPIENT.match(field.label) for word in [field.value]}
         head = [line for line in self.head if not any(other in line for other in others)]
-        return " \n ".join([*of_labels, *head, self.row.title, name_words(self.path)])
+        return " \n ".join([*of_labels, *self._sides[:1], *head, self.row.title, name_words(self.path)])
 
     @cached_property
     def recipients(self) -> str:
@@ -160,7 +177,14 @@ class Record:
         if self.header is not None:
             return self.header.recipients
         labelled = [field.value for field in self.fields if _RECIPIENT.match(field.label)]
-        return " \n ".join(labelled or [match["name"] for match in _ADDRESSEE.finditer(self.text[:_BEGINNING])][:1])
+        named = [match["name"] for match in _ADDRESSEE.finditer(self.text[:_BEGINNING])][:1]
+        return " \n ".join(labelled or self._sides[1:] or named)
+
+    @cached_property
+    def _sides(self) -> list[str]:
+        """The names of sender and recipient, if one line gives both; else none."""
+        match = _SIDES.search(self.text[:_BEGINNING])
+        return [] if match is None else [match["sender"].strip(), match["recipient"].strip()]
 
     @cached_property
     def party(self) -> str:
@@ -168,8 +192,8 @@ class Record:
         if self.header is not None:
             return self.header.sender
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
-        if labelled:
-            return labelled[0]
+        if labelled or self._sides:
+            return [*labelled, *self._sides][0]
         quotes = [quote for _, quote in self.numbers]
         heads = (min((line.partition(quote)[0] for quote in quotes), key=len, default=line) for line in self.head)
         lines = (line.split(_LEVELS)[0].strip(" –—-,") for line in heads)

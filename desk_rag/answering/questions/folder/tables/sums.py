@@ -28,7 +28,7 @@ from desk_rag.answering.questions.folder.tables.cells import (
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import FolderQuestion
 from desk_rag.answering.requirements import amounts
-from desk_rag.answering.requirements.answer_kinds import asks_money
+from desk_rag.answering.requirements.answer_kinds import MONEY_WORDS, asks_money
 from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.statements.prices import PRICE_LIST
 from desk_rag.answering.requirements.stems import content_stems
@@ -133,7 +133,7 @@ def answer(question: FolderQuestion) -> Iterator[AnswerEvent]:
 def _sum(question: FolderQuestion, asked: _Asked) -> Generator[AnswerEvent, None, bool]:
     """Yield the sum that one reading of the question asks for; return False if there is none."""
     table = read(question.store, asked.unit, question.under)
-    named = _named(table, asked)
+    named = [cell for cell in _named(table, asked) if not _is_price_of(question.text, cell)]
     counted = [cell for cell in named if cell.number is not None]
     timed = [cell for cell in counted if cell.is_in(asked.period)]
     people = {value for cell in timed for key, value in cell.fields.items() if OF_PERSON.match(key)}
@@ -157,6 +157,12 @@ def _sum(question: FolderQuestion, asked: _Asked) -> Generator[AnswerEvent, None
         found=bool(added), support=0.0 if doubts else None,
     )  # fmt: skip
     return True
+
+
+def _is_price_of(question: str, cell: Cell) -> bool:
+    """True for '12 euros' below “Members”, which is no number of members."""
+    is_of_things = question.strip().lower().startswith("how many") and not re.search(MONEY_WORDS, question)
+    return is_of_things and re.search(MONEY_WORDS, cell.fields.get(cell.column, "")) is not None
 
 
 def _named(table: Cells, asked: _Asked) -> list[Cell]:

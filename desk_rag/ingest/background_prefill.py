@@ -62,7 +62,7 @@ class _Prefilled:
     key: KVKey
     kv: QuantizedKV
     seconds: float
-    """What its prefill took."""
+    """Duration of its prefill."""
 
 
 class ChunkPrefiller:

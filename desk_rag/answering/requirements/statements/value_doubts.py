@@ -105,7 +105,7 @@ class ValueDoubts:
         """A sentence about the holder of the office that is asked for, or another value than this."""
         office, value = office_asked(self._question), self._sentence[begin:end]
         holder = (office.holder_in(self._sentence) if office is not None else None) or value
-        if self._kind is AnswerKind.NAME and not content_stems(holder) & content_stems(value):
+        if value and self._kind is AnswerKind.NAME and not content_stems(holder) & content_stems(value):
             return f"The quote names “{holder}” in that office"
         is_number = self._kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER)
         return other_values.reason(self._question, self._sentence, begin, end, is_number=is_number)

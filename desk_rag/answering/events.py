@@ -80,6 +80,7 @@ class Source:
     absence: Absence | None = None
     """Set if the file is missing."""
     copies: int = 0  # other files with the same content
+    closely: bool = False  # chosen by a second look
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from desk_rag.answering.evidence.span_batch import QuestionChunkPair, build_batch
+from desk_rag.answering.evidence.span_model import QuestionChunkPair, build_batch
 
 
 def test_question_and_chunk_stand_apart_and_the_rest_is_filling() -> None:

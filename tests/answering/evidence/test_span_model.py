@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_batch import SpanBatch
 from desk_rag.answering.evidence.span_model import (
     MOST_PIECES,
+    SpanBatch,
     SpanHead,
     SpanModel,
     apply_adapter,

@@ -149,12 +149,14 @@ def test_every_answer_says_what_it_was_made_from(engine: AnswerEngine) -> None:
         len(answer.sources), len({source.path for source in answer.sources}))  # fmt: skip
     assert answer.basis.of_passages >= answer.basis.passages
     assert answer.support is not None
+    assert not any(source.closely for source in answer.sources)  # convincing at first
 
 
 def test_a_refusal_comes_after_a_second_look(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "Who composed the opera about the moon?"))
     assert not answer.found
     assert [stage.name for stage in answer.timings.stages].count("first look") == 1
+    assert answer.sources and all(source.closely for source in answer.sources)  # read by both pointers
 
 
 def test_mails_of_a_person_and_month_are_searched_alone(engine: AnswerEngine) -> None:

@@ -284,7 +284,7 @@ class Decoding:
         """Most tokens of an answer, reasoning included."""
         selects_quotes = settings.choose_quote and model.is_embedded
         reads_spans = (selects_quotes or model.prompt.writes) and embedder.is_embedded
-        self.span_scorer = load_pointers(embedder) if reads_spans else None
+        self.span_scorer = load_pointers(embedder, looks_twice=selects_quotes) if reads_spans else None
         """Also used to verify the evidence, and to check what a model wrote in its own words; None without either."""
         self._selector: EvidenceSelector | None = None
         if selects_quotes and self.span_scorer is not None:

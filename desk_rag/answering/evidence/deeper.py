@@ -103,17 +103,17 @@ def _is_close(chunk: str | Place) -> bool:
     return isinstance(chunk, Place) and chunk.closely
 
 
-def load_pointers(embedder: Embedder) -> Pointers:
+def load_pointers(embedder: Embedder, *, looks_twice: bool = True) -> Pointers:
     """Load the first pointer; the second, whose file must be there, is loaded when it is needed.
 
-    On a GPU it is loaded at once, before what is free there is given to other things. Raises as `load_span_scorer`
-    does.
+    On a GPU it is loaded at once if there are second looks, before what is free there is given to other things.
+    Raises as `load_span_scorer` does.
     """
     folder = assets_dir() / "pointer" / "deeper"
     with unreadable(folder / _WEIGHTS):
         (folder / _WEIGHTS).stat()
     pointers = Pointers(load_span_scorer(embedder), embedder, folder)
-    if embedder.transformer()[0].device.type != "cpu":
+    if looks_twice and embedder.transformer()[0].device.type != "cpu":
         pointers.deeper()
     return pointers
 

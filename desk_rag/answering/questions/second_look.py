@@ -1,7 +1,8 @@
 """Choose chunks among more than are read at first, by the span scorer's own judgement of each.
 
 Ranks of words and vectors put the right chunk among the first 24 nearly always, among the first 5 less often. Scoring a
-chunk takes some 15 ms on a CPU, so this is for questions whose first reading did not convince.
+chunk takes some 20 ms on a CPU, and twice that by the deeper pointer, which reads the best of them too; so this is for
+questions whose first reading did not convince.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FAVOUR = 6.0
 _UNMET_WEIGHT = 5.0
 """Weight of the log of the share that `nearest.factor` leaves a chunk."""
 _CLOSELY = 8
-"""Chunks that both pointers read; see "Two pointers together" in bench/LOG.md."""
+"""Chunks that both pointers read; see "A deeper pointer in the second look" in bench/LOG.md."""
 
 
 @dataclass(frozen=True, slots=True)

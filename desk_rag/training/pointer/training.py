@@ -28,7 +28,7 @@ class Settings:
     """One run. Raises ConfigError for a value that makes none."""
 
     rank: int = 10
-    """Of the update of every matrix; 0 trains every weight, which takes a lower rate."""
+    """Rank of the update of every matrix; 0 trains every weight, which takes a lower rate."""
     rate: float = 3e-3
     """The highest."""
     epochs: float = 6.0

@@ -74,6 +74,7 @@ def test_wheel_holds_the_reader_the_samples_and_no_tests(wheel: Path) -> None:
     assert {name for name in tops if not name.endswith(".dist-info")} == {"desk_rag"}
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert f"desk_rag/_assets/reader/{file}" in names
+        assert f"desk_rag/_assets/pointer/deeper/{file}" in names
     assert "desk_rag/_assets/pointer/pointer.safetensors" in names
     assert any(name.startswith("desk_rag/_assets/sample_docs/") for name in names)
     assert "desk_rag/_assets/guides/settings.md" in names

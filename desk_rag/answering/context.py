@@ -196,6 +196,7 @@ def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store,
     for number, ((chunk, ids), usable) in enumerate(zip(chosen, candidates, strict=True), start=1):
         key, variant = next((pair for pair in usable if pair[0] in warm), usable[0])
         source = source_of(number, chunk.passage, files, score=chunk.score, warm=key in warm)
+        source = replace(source, closely=chunk.closely)
         best_first.append(ContextChunk(source, ids, key, variant))
     in_place = sorted(best_first, key=lambda chunk: place_of(chunk.source.number - 1, len(chosen)))
     return Context(tuple(chunk.source for chunk in best_first), tuple(in_place), len(chunks) - len(chosen))

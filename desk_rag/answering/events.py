@@ -77,9 +77,9 @@ class Source:
     """Size, mtime_ns and inode of the file when it was indexed."""
     indexed_at: float = 0.0
     """Unix time at which the file was indexed."""
-    absence: Absence | None = None
-    """Set if the file is missing."""
+    absence: Absence | None = None  # set if the file is missing
     copies: int = 0  # other files with the same content
+    closely: bool = False  # chosen by a second look
 
 
 @dataclass(frozen=True, slots=True)

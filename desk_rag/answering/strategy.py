@@ -14,8 +14,8 @@ import torch
 from desk_rag.answering import generation
 from desk_rag.answering.context import Context, ContextChunk, LivePrefill
 from desk_rag.answering.events import Source, Timings
+from desk_rag.answering.evidence.deeper import Pointers, load_pointers
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
-from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.answering.writing.length import length_for, longest
@@ -284,14 +284,14 @@ class Decoding:
         """Most tokens of an answer, reasoning included."""
         selects_quotes = settings.choose_quote and model.is_embedded
         reads_spans = (selects_quotes or model.prompt.writes) and embedder.is_embedded
-        self.span_scorer = load_span_scorer(embedder) if reads_spans else None
+        self.span_scorer = load_pointers(embedder, looks_twice=selects_quotes) if reads_spans else None
         """Also used to verify the evidence, and to check what a model wrote in its own words; None without either."""
         self._selector: EvidenceSelector | None = None
         if selects_quotes and self.span_scorer is not None:
             self._selector = EvidenceSelector(model.prompt, self.span_scorer)
 
     @property
-    def quote_scorer(self) -> SpanScorer | None:
+    def quote_scorer(self) -> Pointers | None:
         """The span scorer that selects quotes; None for a model that has none selected, such as one that writes."""
         return self.span_scorer if self._selector is not None else None
 

@@ -58,6 +58,8 @@ class RetrievedChunk:
     vector_rank: int | None
     similarity: float
     """Cosine of question and chunk; 0 if the chunk has no vector yet or is not among the vector search's results."""
+    closely: bool = False
+    """True if a second look chose it."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -25,8 +25,15 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, QuestionChunkPair, build_batch
-from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter, linear_layers
+from desk_rag.answering.evidence.span_model import (
+    LONGEST_QUESTION,
+    LONGEST_ROW,
+    QuestionChunkPair,
+    SpanModel,
+    apply_adapter,
+    build_batch,
+    linear_layers,
+)
 from desk_rag.answering.requirements.places import Place, bare
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.assets import assets_dir
@@ -109,6 +116,15 @@ class SpanScores:
                     score_by_range[char_range] = max(score, score_by_range.get(char_range, -torch.inf))
         best_ranges = sorted(score_by_range, key=lambda char_range: -score_by_range[char_range])[:count]
         return [Span(*char_range, score_by_range[char_range]) for char_range in best_ranges]
+
+    def of_range(self, begin: int, end: int) -> float:
+        """Log-odds of the one span whose pieces cover characters [begin, end); -inf if it is too long."""
+        worth = -torch.inf
+        for window in self._windows:
+            covering = [n for n, (first, last) in enumerate(window.offsets) if first < end and last > begin]
+            if covering:
+                worth = max(worth, float(window.scores[covering[0], covering[-1]]))
+        return worth
 
     def _parts(self, begin: int, end: int) -> Iterator[tuple[_Window, int, Tensor]]:
         """Per window with pieces in [begin, end).
@@ -250,7 +266,7 @@ class SpanScorer:
         start, count = 0, len(encoded.ids)
         while start < count:
             stop = min(count, start + room)
-            offsets = tuple((begin, _with_marks(text, end)) for begin, end in encoded.offsets[start:stop])
+            offsets = tuple(_of_piece(text, *piece) for piece in encoded.offsets[start:stop])
             yield offsets, QuestionChunkPair(question_ids, encoded.ids[start:stop], name)
             if stop == count:
                 return
@@ -287,11 +303,13 @@ def _reason(error: Exception) -> str:
     return f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
-def _with_marks(text: str, end: int) -> int:
-    """Move `end` past combining marks, which the tokenizer leaves out of its pieces."""
+def _of_piece(text: str, begin: int, end: int) -> tuple[int, int]:
+    """A word piece's characters: without blanks before it, with combining marks, which a tokenizer may leave out."""
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
         end += 1
-    return end
+    while begin < end and text[begin].isspace():
+        begin += 1
+    return begin, end
 
 
 def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScorer:
@@ -305,24 +323,38 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
     file = (folder or assets_dir() / "pointer") / FILE
     bert, tokenizer = embedder.transformer()
     shared = {id(tensor): tensor for tensor in bert.parameters()}  # `apply_adapter` replaces what differs
-    try:
+    with unreadable(file):
         net = SpanModel(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         apply_adapter(net, load_file(file, device=str(bert.device)))
-        precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
-        if bert.device.type == "cpu":
-            net.bert, precision = fastest(net.bert, in_half=embedder.computes_in_half), nullcontext
-        elif embedder.computes_in_half:  # what autocast would do before every product
-            for linear in linear_layers(net.bert).values():
-                linear.to(torch.bfloat16)
+        return ready(net, tokenizer, fingerprint, embedder)
+
+
+def ready(net: SpanModel, tokenizer: Tokenizer, fingerprint: str, embedder: Embedder) -> SpanScorer:
+    """The scorer of a network, on the device of the embedder and computing as that does."""
+    device = embedder.transformer()[0].device
+    precision: Callable[[], AbstractContextManager[None]] = embedder.autocast
+    net = net.to(device)
+    if device.type == "cpu":
+        net.bert, precision = fastest(net.bert, in_half=embedder.computes_in_half), nullcontext
+    elif embedder.computes_in_half:  # what autocast would do before every product
+        for linear in linear_layers(net.bert).values():
+            linear.to(torch.bfloat16)
+    return SpanScorer(net.eval().requires_grad_(False), tokenizer, fingerprint, precision)
+
+
+@contextmanager
+def unreadable(file: Path) -> Iterator[None]:
+    """Raise what a user can act on where a span scorer cannot be loaded from `file`."""
+    try:
+        yield
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             "The GPU has no room for the model that selects quotes (43 MB).",
             remedy="Close other programs on the GPU, or set `choose_quote = false` under [answer].",
         ) from error
-    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise ModelNotFound(
             f"The model that selects quotes, {file}, cannot be read: {_reason(error)}",
             remedy="Reinstall desk-rag, or set `choose_quote = false` under [answer].",
         ) from error
-    return SpanScorer(net.eval().requires_grad_(False), tokenizer, fingerprint, precision)

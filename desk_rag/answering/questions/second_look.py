@@ -1,14 +1,15 @@
 """Choose chunks among more than are read at first, by the span scorer's own judgement of each.
 
 Ranks of words and vectors put the right chunk among the first 24 nearly always, among the first 5 less often. Scoring a
-chunk takes some 15 ms on a CPU, so this is for questions whose first reading did not convince.
+chunk takes some 20 ms on a CPU, and twice that by the deeper pointer, which reads the best of them too; so this is for
+questions whose first reading did not convince.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ _FAVOUR = 6.0
 
 _UNMET_WEIGHT = 5.0
 """Weight of the log of the share that `nearest.factor` leaves a chunk."""
+_CLOSELY = 8
+"""Chunks that both pointers read; see "A deeper pointer in the second look" in bench/LOG.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,21 @@ class SecondLook:
         if definition_asked(question):  # it may stand among more chunks than can be scored
             chunks += nearest(self.store, embedder, sought, self.limit, self.under)
         by_id = {chunk.passage.chunk.chunk_id: chunk for chunk in chunks}  # a favoured chunk replaces its double
-        scores = self.span_scorer.read(question, [place_of_passage(chunk.passage) for chunk in by_id.values()])
         requirements = Requirements(question)
-        odds = {
-            chunk_id: self._odds(chunk, score, requirements) + _UNMET_WEIGHT * math.log(of_form(question, chunk))
-            for (chunk_id, chunk), score in zip(by_id.items(), scores, strict=True)
-        }
-        return [by_id[chunk_id] for chunk_id in sorted(by_id, key=lambda chunk_id: -odds[chunk_id])[: self.limit]]
+        best = self._ranked(question, list(by_id.values()), requirements, closely=False)[: max(_CLOSELY, self.limit)]
+        chosen = self._ranked(question, best, requirements, closely=True)[: self.limit]
+        return [replace(chunk, closely=True) for chunk in chosen]
+
+    def _ranked(
+        self, question: str, chunks: Sequence[RetrievedChunk], requirements: Requirements, *, closely: bool
+    ) -> list[RetrievedChunk]:
+        """The chunks, best first."""
+        places = [place_of_passage(chunk.passage, closely=closely) for chunk in chunks]
+        odds = [
+            self._odds(chunk, scores, requirements) + _UNMET_WEIGHT * math.log(of_form(question, chunk))
+            for chunk, scores in zip(chunks, self.span_scorer.read(question, places), strict=True)
+        ]
+        return [chunk for _, chunk in sorted(zip(odds, chunks, strict=True), key=lambda each: -each[0])]
 
     def _odds(self, chunk: RetrievedChunk, scores: SpanScores, requirements: Requirements) -> float:
         favour = _FAVOUR if chunk.passage.path in self.favoured else 0.0

@@ -37,6 +37,8 @@ class Place:
     """True for the source of a program."""
     name: str = ""
     """The file's name without its ending and its numbers; empty if it is not known."""
+    closely: bool = False
+    """True if a second look chose it: both pointers read it."""
 
     def marker_before(self, begin: int) -> int:
         """The begin of a list item's number that ends at `begin`; `begin` without one."""
@@ -76,15 +78,15 @@ def bare(text: str | Place) -> Place:
 
 def place_of_source(source: Source) -> Place:
     """The place of a source of an answer."""
-    return _place(source.text, source.path, source.title, source.location)
+    return _place(source.text, source.path, source.title, source.location, source.closely)
 
 
-def place_of_passage(passage: Passage) -> Place:
+def place_of_passage(passage: Passage, *, closely: bool = False) -> Place:
     """The place of a retrieved passage."""
-    return _place(passage.chunk.text, passage.path, passage.title, passage.chunk.location)
+    return _place(passage.chunk.text, passage.path, passage.title, passage.chunk.location, closely)
 
 
-def _place(text: str, path: Path, title: str, location: Location) -> Place:
+def _place(text: str, path: Path, title: str, location: Location, closely: bool) -> Place:
     heading = location.heading
     # The title of a workbook is the name of its first sheet.
     of_section = heading.split(_LEVELS)[-1] if location.units.names_section and heading else heading or title
@@ -93,7 +95,8 @@ def _place(text: str, path: Path, title: str, location: Location) -> Place:
     first, newline, _ = text.partition("\n")
     titled = bool(newline and title) and first.startswith(title)
     is_code = format_of_name(path.name) is Format.CODE
-    return Place(text, "\n".join(filter(None, names)), len(first) + 1 if titled else 0, is_code, _in_words(path))
+    body = len(first) + 1 if titled else 0
+    return Place(text, "\n".join(filter(None, names)), body, is_code, _in_words(path), closely)
 
 
 def _in_words(path: Path) -> str:

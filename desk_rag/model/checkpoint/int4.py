@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+GROUP = 32
+"""Columns of a matrix with one step, where a matrix is stored as several vectors a row."""
 _ZERO = 8
 
 
@@ -20,3 +22,8 @@ def unpack_int4(codes: Tensor, steps: Tensor) -> Tensor:
         raise RuntimeError(f"codes {codes.dtype} {tuple(codes.shape)} and steps {tuple(steps.shape)} are no pair")
     low_and_high = torch.stack([codes & 0xF, codes >> 4], -1).flatten(1)
     return low_and_high.float().sub_(_ZERO).mul_(steps.float()[:, None])
+
+
+def unpack_matrix(codes: Tensor, steps: Tensor) -> Tensor:
+    """Return the fp32 matrix [N, 2 * M] of codes uint8 [N, M] and steps [N, 2 * M / GROUP]; raises RuntimeError."""
+    return unpack_int4(codes.reshape(-1, GROUP // 2), steps.flatten()).view(len(codes), -1)

@@ -1,4 +1,7 @@
-"""python -m desk_rag.training.pointer OUT DATA...: trains the pointer and writes OUT/pointer.safetensors."""
+"""python -m desk_rag.training.pointer OUT DATA...: trains the pointer and writes OUT/pointer.safetensors.
+
+With --rank 0 it trains every weight of --start, and OUT is the folder of a deeper pointer.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from desk_rag.answering.evidence.span_scorer import FILE
 from desk_rag.training import command
@@ -17,6 +19,7 @@ from desk_rag.training.pointer.material import material
 from desk_rag.training.pointer.rows import Batches
 from desk_rag.training.pointer.scoring import score
 from desk_rag.training.pointer.training import Settings, train
+from desk_rag.training.pointer.whole import write, write_whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,9 +33,10 @@ def _run(out: Path, data: Sequence[Path], start: Path, how: Settings, say: comma
     batches = Batches(of, tokenizer, how.questions, how.chunks, how.seed)
     say(f"{len(of.versions)} passages, {batches.questions} questions, {len(of.held)} passages held out; {how}")
     train(net.to("cuda" if torch.cuda.is_available() else "cpu"), batches, batches.questions, how, say)
-    beside = out / f"{FILE}.tmp"
-    save_file(adapter_tensors(net), beside)
-    beside.replace(out / FILE)
+    if how.rank:
+        write(out / FILE, adapter_tensors(net))
+    else:
+        write_whole(out, start, net)
     say(str(score(net, of, batches)))
 
 

@@ -14,7 +14,7 @@ from desk_rag.answering.evidence.span_model import SpanModel
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.model.checkpoint import row_int8
 
-_CONFIG, _TOKENIZER, _WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
+CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 _REMEDY = "Name the folder of a BERT embedder, or leave --start out for the one that is installed."
 
 
@@ -31,17 +31,17 @@ def load_bert(folder: Path, seed: int) -> tuple[BertModel, Tokenizer]:
     is missing or cannot be read, ModelError where the files are no BERT or not all of one.
     """
     torch.manual_seed(seed)
-    for name in (_CONFIG, _TOKENIZER, _WEIGHTS):
+    for name in (CONFIG, TOKENIZER, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelNotFound(f"There is no {name} in {folder}.", remedy=_REMEDY)
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        weights = row_int8.read(folder / _WEIGHTS)
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        weights = row_int8.read(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelNotFound(f"The embedder in {folder} cannot be read: {error}", remedy=_REMEDY) from error
     if not isinstance(config, dict) or config.get("model_type") != "bert":
-        raise ModelError(f"{folder / _CONFIG} is not that of a BERT.", remedy=_REMEDY)
-    return _bert(BertConfig.from_dict(config), weights, folder), _tokenizer(folder / _TOKENIZER)
+        raise ModelError(f"{folder / CONFIG} is not that of a BERT.", remedy=_REMEDY)
+    return _bert(BertConfig.from_dict(config), weights, folder), _tokenizer(folder / TOKENIZER)
 
 
 def _bert(config: BertConfig, weights: dict[str, torch.Tensor], folder: Path) -> BertModel:
@@ -50,9 +50,9 @@ def _bert(config: BertConfig, weights: dict[str, torch.Tensor], folder: Path) ->
     try:
         missing = bert.load_state_dict(weights, strict=False).missing_keys
     except RuntimeError as error:
-        raise ModelError(f"{folder / _WEIGHTS} and {_CONFIG} tell of different shapes.", remedy=_REMEDY) from error
+        raise ModelError(f"{folder / WEIGHTS} and {CONFIG} tell of different shapes.", remedy=_REMEDY) from error
     if missing:
-        raise ModelError(f"{folder / _WEIGHTS} has no {missing[0]}.", remedy=_REMEDY)
+        raise ModelError(f"{folder / WEIGHTS} has no {missing[0]}.", remedy=_REMEDY)
     return bert
 
 

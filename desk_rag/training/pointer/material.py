@@ -13,8 +13,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION
-from desk_rag.answering.evidence.span_model import MOST_PIECES
+from desk_rag.answering.evidence.span_model import LONGEST_QUESTION, MOST_PIECES
 from desk_rag.errors import ConfigError
 from desk_rag.training.reader.data.neighbours import nearest
 from desk_rag.training.reader.data.written import Pair, Passage, Substitutes, find, load_passages, plain_title

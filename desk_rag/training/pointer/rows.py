@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from desk_rag.answering.evidence.span_batch import LONGEST_ROW, QuestionChunkPair, SpanBatch, build_batch
+from desk_rag.answering.evidence.span_model import LONGEST_ROW, QuestionChunkPair, SpanBatch, build_batch
 from desk_rag.errors import ConfigError
 from desk_rag.training.pointer.material import Asked, Material, Version
 

@@ -17,6 +17,7 @@ from desk_rag.answering.evidence.span_model import SpanModel
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.training.pointer.low_rank import add_adapters
 from desk_rag.training.pointer.rows import Batch
+from desk_rag.training.pointer.whole import learn_all
 
 _WORKERS = 4
 """Processes that make batches for a GPU."""
@@ -27,6 +28,7 @@ class Settings:
     """One run. Raises ConfigError for a value that makes none."""
 
     rank: int = 10
+    """Rank of the update of every matrix; 0 trains every weight, which takes a lower rate."""
     rate: float = 3e-3
     """The highest."""
     epochs: float = 6.0
@@ -43,9 +45,9 @@ class Settings:
     """After which training ends, the rate having fallen to nothing by then."""
 
     def __post_init__(self) -> None:
-        for name in ("rank", "questions", "chunks", "versions", "warm_up"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)} is too small.", remedy="Take 1 at least.")
+        for name, least in (("rank", 0), ("questions", 1), ("chunks", 1), ("versions", 1), ("warm_up", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} = {getattr(self, name)} is too small.", remedy=f"Take {least} at least.")
         for name in ("rate", "epochs", "seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} = {getattr(self, name)} gives no training.", remedy="Take more than 0.")
@@ -81,7 +83,7 @@ def train(
     numbers. Raises DeskRagError when the loss is no number any more.
     """
     device = net.head.ends.weight.device
-    learning = add_adapters(net, how.rank)
+    learning = add_adapters(net, how.rank) if how.rank else learn_all(net)
     say(f"{sum(parameter.numel() for parameter in learning) / 1e6:.2f} M numbers learn")
     optimiser = torch.optim.AdamW(learning, lr=how.rate, weight_decay=0.01)
     steps = max(1, round(how.epochs * math.ceil(per_epoch / how.questions)))

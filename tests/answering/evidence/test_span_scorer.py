@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_batch import QuestionChunkPair, SpanBatch
-from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanModel
+from desk_rag.answering.evidence.span_model import MOST_PIECES, QuestionChunkPair, SpanBatch, SpanModel
 from desk_rag.answering.evidence.span_scorer import _KEPT, Span, SpanScorer, SpanScores, _Window, load_span_scorer
 from desk_rag.answering.requirements.places import Place
 from desk_rag.assets import assets_dir

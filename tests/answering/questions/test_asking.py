@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,10 @@ import pytest
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.answering.evidence.span_scorer import SpanScores
 from desk_rag.answering.opening import open_engine
+from desk_rag.answering.questions.second_look import SecondLook
+from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.writing.remarks import searched_only
 from desk_rag.bench.answers import desks
 from desk_rag.bench.harness import corpus
@@ -149,12 +152,31 @@ def test_every_answer_says_what_it_was_made_from(engine: AnswerEngine) -> None:
         len(answer.sources), len({source.path for source in answer.sources}))  # fmt: skip
     assert answer.basis.of_passages >= answer.basis.passages
     assert answer.support is not None
+    assert not any(source.closely for source in answer.sources)  # convincing at first
 
 
 def test_a_refusal_comes_after_a_second_look(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "Who composed the opera about the moon?"))
     assert not answer.found
     assert [stage.name for stage in answer.timings.stages].count("first look") == 1
+    assert answer.sources and all(source.closely for source in answer.sources)  # read by both pointers
+
+
+def test_of_all_that_a_second_look_sees_the_best_eight_are_read_by_both(engine: AnswerEngine) -> None:
+    pointers, read = engine._decoding.span_scorer, []
+    assert pointers is not None
+
+    class Noting:
+        fingerprint = pointers.fingerprint
+
+        def read(self, question: str, chunks: Sequence[str | Place]) -> list[SpanScores]:
+            read.append([isinstance(chunk, Place) and chunk.closely for chunk in chunks])
+            return pointers.read(question, chunks)
+
+    chosen = SecondLook(engine.store, Noting(), 5)(engine.embedder, "Who changed the belt of the turbine?")
+    assert len(read) == 2 and len(read[0]) > 8 and not any(read[0]) and read[1] == [True] * 8
+    assert len(chosen) == 5 and all(chunk.closely for chunk in chosen)
+    assert chosen[0].passage.path.name == "turbine.md"
 
 
 def test_mails_of_a_person_and_month_are_searched_alone(engine: AnswerEngine) -> None:

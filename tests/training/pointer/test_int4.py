@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from desk_rag.model.checkpoint.int4 import unpack_int4
-from desk_rag.training.pointer.int4 import pack, rounded
+from desk_rag.model.checkpoint.int4 import GROUP, unpack_int4, unpack_matrix
+from desk_rag.training.pointer.int4 import pack, pack_whole, rounded
 
 
 def by_hand(vector: list[float]) -> list[float]:
@@ -52,6 +52,23 @@ def test_nothing_learned_stays_nothing() -> None:
     nothing = torch.zeros(2, 8)
     assert torch.equal(rounded(nothing), nothing)
     assert torch.equal(unpack_int4(*pack(nothing)), nothing)
+
+
+def test_whole_multiples_of_a_step_lose_nothing() -> None:
+    codes = torch.randint(-8, 8, (5, GROUP), generator=torch.manual_seed(3)).float()
+    codes[:, 3] = -8
+    codes[4] = 0
+    vectors = codes * torch.tensor([1e-3, 0.02, -0.3, 4, 1]).half().float()[:, None]
+    assert torch.equal(unpack_int4(*pack_whole(vectors)), vectors)
+
+
+def test_a_matrix_is_unpacked_by_groups_of_its_columns(vectors: Tensor) -> None:
+    codes, steps = pack(vectors.reshape(-1, GROUP))
+    matrix = unpack_matrix(codes.view(6, -1), steps.view(6, -1))
+    expected = [by_hand(group) for group in vectors.reshape(-1, GROUP).tolist()]
+    torch.testing.assert_close(matrix, torch.tensor(expected).view(6, -1), atol=0, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="no pair"):
+        unpack_matrix(codes.view(6, -1), steps.view(6, -1)[:5])
 
 
 def test_gradients_pass_as_if_nothing_were_rounded(vectors: Tensor) -> None:

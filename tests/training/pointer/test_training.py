@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_batch import SpanBatch
-from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanModel, apply_adapter
+from desk_rag.answering.evidence.deeper import head_of, load_deeper, weights_of
+from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanBatch, SpanModel, apply_adapter
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
@@ -507,6 +507,50 @@ def test_the_same_seed_makes_the_same_file(tiny: Path, tmp_path: Path) -> None:
     assert one == same != other
 
 
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `tiny`, of two layers as wide as a group of columns."""
+    folder = tmp_path_factory.mktemp("grouped-bert")
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=1, intermediate_size=64)
+    torch.manual_seed(5)
+    save_file(BertModel(config, add_pooling_layer=False).state_dict(), folder / "model.safetensors")
+    config.save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(Path(embedded_dir(), "tokenizer.json").read_bytes())
+    return folder
+
+
+def test_rank_0_trains_every_weight_but_the_words_and_a_deeper_pointer_reads_them(
+    grouped: Path, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    passages = shops(9)
+    data, out = write(tmp_path / "data", passages), tmp_path / "out"
+    how = ("--start", grouped, "--rank", 0, "--rate", 1e-2, "--questions", 4, "--epochs", 1, "--warm-up", 1)
+    assert run(out, data, *how) == 0
+    assert sorted(file.name for file in out.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    before, _ = load_start(grouped, 1)
+    net, _ = load_start(grouped, 1)
+    weights = weights_of(load_file(out / "model.safetensors"))
+    net.bert.load_state_dict(weights)
+    for name, tensor in before.bert.state_dict().items():
+        assert not torch.equal(weights[name], tensor), name  # rounded, and all but the words learned
+    words = "embeddings.word_embeddings.weight"
+    error = (weights[words] - before.bert.state_dict()[words]).square().mean()
+    assert error < 0.02 * before.bert.state_dict()[words].square().mean()
+    net.head.load_state_dict(head_of(load_file(out / "model.safetensors")))
+    deeper = load_deeper(load_embedder(ModelSettings(device="cpu")), out)
+    (field,) = deeper.read(passages[1].pairs[0].question, [passages[1].text])
+    expected = _best(net.eval(), tokenizer, passages[1])
+    assert field.best(0, len(passages[1].text), 1)[0].score == pytest.approx(expected, abs=0.01)
+
+
+def test_a_start_whose_width_is_no_whole_groups_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(tmp_path / "data", shops(6))
+    assert run(tmp_path / "out", data, "--start", tiny, "--rank", 0) == ConfigError.exit_code
+    assert "32" in capsys.readouterr().err and not list((tmp_path / "out").iterdir())
+
+
 def test_less_than_a_batch_is_a_step_per_epoch_and_the_clock_ends_it(
     tiny: Path, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
@@ -570,7 +614,7 @@ def test_data_that_cannot_be_used_is_named(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(("--rank", 0), "rank = 0"), (("--chunks", -1), "chunks = -1"), (("--rate", "nan"), "rate = nan"),
+    [(("--rank", -1), "rank = -1"), (("--chunks", -1), "chunks = -1"), (("--rate", "nan"), "rate = nan"),
      (("--epochs", "inf"), "finite"), (("--seconds", 0), "seconds = 0.0"), (("--warm-up", 0), "warm_up = 0")],
 )  # fmt: skip
 def test_settings_that_train_nothing_are_refused(

@@ -26,8 +26,8 @@ def ask_remedy(settings: Settings) -> str:
 
 
 def new_folders(store: Store, roots: Sequence[Path]) -> list[Path]:
-    """Return the folders and files of which nothing is in the catalog."""
-    return [root for root in roots if root.exists() and not store.documents(root)]
+    """Return the folders and files of which nothing is in the catalog, but that a folder is left out as a whole."""
+    return [root for root in roots if root.exists() and all(row.is_folder for row in store.documents(root))]
 
 
 def check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:

@@ -207,7 +207,8 @@ class FirstRunScreen(PanelScreen):
         lines = [_row(width, "without", f"{names}, by your choice; {key} reads it after all")] if left_out else []
         if preview.giant is not None:
             lines.append(_row(width, "", f"{key} leaves {preview.giant.name} out"))
-        return [*lines, _row(width, "", f"Up or Down chooses a folder in it, and {key} leaves that out")]
+        choice = [_row(width, "", f"Up or Down chooses a folder in it, and {key} leaves that out")]
+        return [*lines, *(choice if preview.files or left_out else [])]
 
     def action_leave_out(self) -> None:
         """Leave out the chosen folder, or else the file with most of the text; or take it back. Then look again."""

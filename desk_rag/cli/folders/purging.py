@@ -205,6 +205,7 @@ def _chats_line(turns: int) -> str:
 def _purge_folder(settings: Settings, path: Path, rule: str, *, check: bool) -> tuple[PurgeReport, bool]:
     """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
     from desk_rag.indexer.resident import exclusion, handover
+    from desk_rag.ingest import deletions
     from desk_rag.store.open_to_purge import open_to_purge
 
     with suppress(NoResident):
@@ -216,6 +217,10 @@ def _purge_folder(settings: Settings, path: Path, rule: str, *, check: bool) -> 
     store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
     with store:
         report = store.purge(path, verify=check)
+        if path.exists():  # it is counted among what the rules leave out, as after the next look
+            rules = exclusion.with_rules(settings, (*settings.index.exclude, *([rule] if rule else []))).index
+            with suppress(DeskRagError):
+                deletions.take_out(store, [path if path.is_file() else path / "any"], rules)
     report = replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
     return report, False
 

@@ -52,6 +52,7 @@ def test_a_purged_folder_is_read_by_no_later_command_until_its_rule_is_taken_awa
     assert load().index.exclude == (desk.rule,)
     code, out, _ = desk.run("purge", str(desk.private), "--verify", "--yes")
     assert code == 0 and "Nothing of it was in the index." in out
+    assert f"{desk.private}/ and what is in it" in " ".join(desk.run("status")[1].split()), "no index run was needed"
     assert "No text of it was stored, so there was nothing to search for." in out
     question, search = ("ask", "What is my blood pressure?"), ("search", "blood pressure", "--words")
     for command in (question, search, ("index", str(desk.docs), "--no-kv")):

@@ -35,7 +35,6 @@ from desk_rag.answering.questions.narrowing import named_files, narrow, within_f
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.one_fact import doubts
 from desk_rag.answering.questions.one_fact.entries import by_entries, day_meant
-from desk_rag.answering.questions.one_fact.holders import name_predecessor
 from desk_rag.answering.questions.one_fact.rewriting import doubted, source_quoted
 from desk_rag.answering.questions.one_fact.stated_count import stated_first
 from desk_rag.answering.questions.second_look import SecondLook, convincing, finished
@@ -49,6 +48,7 @@ from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.rows import rows_alike
 from desk_rag.answering.requirements.statements.languages import foreign_language
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.retrieval.capitals import as_in_documents
 from desk_rag.retrieval.search import RetrievedChunk
@@ -130,8 +130,6 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
         return
     within = within_files(question, named.indexed)
     if (yield from _passing(folder_answer(reader.store, question, under, within, named.indexed))):
-        return
-    if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
         return
     inside = whole_folder(within) if within else None
     if inside is not None and (yield from _of_whole_folder(reader, within, inside, named.indexed)):
@@ -269,7 +267,6 @@ def _with_name(
 def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
     """Answer from the nearest chunks or the best of more; an answer of another kind, or of a day past, is doubtful."""
     events = mails.name_first_person(_read(reader, question, look), question)
-    events = name_predecessor(events, reader.store, question, look.under)
     of_days = by_entries(
         events, reader.store, question, look.under, embedder=reader.embedder, span_scorer=look.span_scorer
     )
@@ -321,11 +318,8 @@ def _one_of_several_rows(store: Store, question: str, done: Answer) -> str:
     citation = done.citations[0]
     texts = [passage.chunk.text for passage in store.passages_of(citation.path)]
     others = rows_alike(question, citation.quote, done.text, texts)
-    return (
-        f"{others + 1:,} rows of {clean_name(citation.path.name)} fit the question; this is one of them"
-        if others
-        else ""
-    )
+    name = clean_name(citation.path.name)
+    return f"{others + 1:,} rows of {name} fit the question; this is one of them" if others else ""
 
 
 def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
@@ -343,7 +337,13 @@ def _read(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEve
             return
     if narrowed is not None:
         look = replace(look, favoured=narrowed.files)
-    yield from _twice(reader, question, look, eager=narrowed is not None)
+    yield from _twice(reader, question, look, eager=narrowed is not None or _may_be_paid_once(reader, question, look))
+
+
+def _may_be_paid_once(reader: Reader, question: str, look: SecondLook) -> bool:
+    """True if a price is asked for, and a booking or payment is among the nearest passages."""
+    chunks = _nearest(reader, look.under, reader.embedder, question) if asks_price(question) else ()
+    return any(is_event(line) for chunk in chunks for line in chunk.passage.chunk.text.split("\n"))
 
 
 def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> Iterator[AnswerEvent]:

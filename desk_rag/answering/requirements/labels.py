@@ -45,34 +45,6 @@ _CONTACTS: dict[AnswerKind | None, re.Pattern[str]] = {
     AnswerKind.PHONE: re.compile(r"(?<![\w-])\+?\(?\d(?:[\s()/.-]{0,2}\d){5,14}(?![\w-])"),
     AnswerKind.ADDRESS: re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
 }
-_NUMBER = r"(?<![\w.,])(?:\d+(?:,\d{3})*(?:\.\d+)?)"
-_LENGTH = r"(?:km|kilomet(?:re|er)s?|miles?|m|met(?:re|er)s?|cm|mm|feet|ft|yards?)\b"
-_CURRENCY = r"(?:euros?|pounds?|dollars?|francs?|crowns?|EUR|GBP|USD|CHF)"
-_MEASURES = (
-    (
-        re.compile(r"^how\s+(?:long|far)\s+(?:is|are|was|were)\b", re.I),
-        re.compile(rf"{_NUMBER}\s?{_LENGTH}(?!\s+of\b)"),
-    ),
-    (
-        re.compile(
-            r"^how\s+(?:much|expensive|dear)\s+(?:is|are|was|were|do|does|did)\b|^what\s+(?:do|does|did)\b.+\scosts?\b",
-            re.I,
-        ),
-        re.compile(rf"[€$£]\s?{_NUMBER}|{_NUMBER}\s?(?:[€$£]|{_CURRENCY}\b)"),
-    ),
-    (
-        re.compile(r"^how\s+heavy\s+(?:is|are|was|were)\b", re.I),
-        re.compile(rf"{_NUMBER}\s?(?:k?g|kilos?|tonnes?|tons?|pounds?|lbs?)\b"),
-    ),
-    (
-        re.compile(r"^how\s+(?:large|big)\s+(?:is|are|was|were)\b", re.I),
-        re.compile(rf"{_NUMBER}\s?(?:m2|m²|sqm|square\s+\w+|hectares?|ha|acres?)\b"),
-    ),
-)  # fmt: skip
-"""Questions for a measure, each with what says one."""
-_PRICE = re.compile(r"\b(?:price|costs?|fee|charge|entry|fare)\b", re.I)
-_MEASURE_NAMED = re.compile(rf"{_PRICE.pattern}|\b(?:length|distance|weight|area|size|total)\b", re.I)
-_OF_MEASURE = content_stems("how much long far heavy large big expensive dear cost costs price")
 _LONGEST_VALUE = 12
 """Words of a value; more are a sentence, in which the pointer finds the answer."""
 _FREE = content_stems("much does have has use uses used pay due responsible liable charge live lives lived")
@@ -121,50 +93,6 @@ def look_up_contact(question: str, places: Sequence[Place]) -> Lookup | None:
                 first, last = values[0].span()
                 lines.append(Lookup(place, begin, begin + len(unit), (begin + first, begin + last)))
     return lines[0] if len({re.sub(r"\W", "", line.text) for line in lines}) == 1 else None
-
-
-def measure_asked(question: str) -> re.Pattern[str] | None:
-    """Pattern of a measure that answers 'How long is …?', 'How much is …?' and the like; None for other questions."""
-    return next((says for asks, says in _MEASURES if asks.match(question.strip())), None)
-
-
-def is_own_measure(unit: str, begin: int, thing: set[str]) -> bool:
-    """True if a measure at character `begin` of a sentence is that of the document's thing.
-
-    It opens the sentence, or the sentence names the thing or the kind of measure: 'The pond is 60 cm deep' does not.
-    """
-    opens = len(unit[:begin].split()) <= 1
-    return opens or _MEASURE_NAMED.search(unit) is not None or bool(content_stems(unit) & thing)
-
-
-def look_up_measure(question: str, places: Sequence[Place]) -> Lookup | None:
-    """Return the one measure in documents whose name and headings say all that the question asks about.
-
-    'How long is the Quantock walk?' is answered by '17 km' in quantock-walk.md, which says neither word again.
-    """
-    asks = measure_asked(question)
-    wanted = content_stems(question) - _OF_MEASURE
-    if asks is None or not wanted:
-        return None
-    units = [unit for place in places for unit in quotable(place.text) if asks.search(unit)]
-    if any(all(has_stem(stem, content_stems(unit)) for stem in wanted) for unit in units):
-        return None  # a sentence says it by itself
-    requirements, lines = Requirements(question), list[Lookup]()
-    for place in dict.fromkeys(places):
-        labels = content_stems(place.labels)
-        if not all(has_stem(stem, labels) for stem in wanted):
-            continue
-        for unit in quotable(place.text):
-            value, begin = asks.search(unit), place.text.find(unit)
-            end = begin + len(unit)
-            if value is None or not is_own_measure(unit, value.start(), wanted):
-                continue
-            if begin >= place.body and requirements.worst(place, begin, end) <= Fit.NEARBY:
-                first, last = value.span()
-                lines.append(Lookup(place, begin, end, (begin + first, begin + last)))
-    priced = [line for line in lines if _PRICE.search(line.place.text[line.begin : line.end])]
-    lines = priced if len(lines) > 1 else lines
-    return lines[0] if len({line.text.casefold() for line in lines}) == 1 else None
 
 
 def _lines(

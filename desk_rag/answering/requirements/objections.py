@@ -18,6 +18,7 @@ from desk_rag.answering.requirements.answer_kinds import (
     only_proposed,
 )
 from desk_rag.answering.requirements.correspondence import asks_of_header, asks_of_letters, is_header
+from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.dated_lines import dated_heading
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
@@ -62,7 +63,7 @@ _GIVES_REASON = re.compile(
     r"|too|after|to\s+(?:avoid|prevent|save|keep|make|let|protect)|lest|for\s+fear)\b|:\s",
     re.I,
 )
-_FEWEST_NEW = 3
+_FEWEST_NEW = 4
 """Words that a sentence without a word for a reason says beyond the question; fewer only say that it was so."""
 _GREETING = re.compile(
     r"^(?:Dear|Hello|Hi|Hey)\s[^.?!:]{0,40}[,!]?$|^(?:(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Regards)\b.{0,40}$"
@@ -80,8 +81,8 @@ _INSTEAD = tuple(
 """Deeds, each with the deeds that come before it or in its place."""
 _OTHER_KIND, _NOTHING_NEW, _CODE, _OF_CODE = 2.5, 5.0, 3.0, 1.5
 """Log-odds that a sentence loses; see "A repository as a folder" in bench/LOG.md."""
-_PRICED = 1.5
-"""The same that a line of a price list gains, where a question asks what something costs."""
+_PRICED, _PAID_ONCE = 4.0, 0.5
+"""The same that a line of a price list gains, and a booking or payment loses, where a question asks for a price."""
 _DRAFT = 4.0
 """Log-odds that a sentence of a draft loses, so that it comes after one of the final text that says as much."""
 _OVER, _CONTRARY, _ANOTHER_THING = 5.0, 2.5, 4.0
@@ -129,8 +130,7 @@ class Objections:
             self._says_meaning is not None and not self._says_meaning.search(sentence),
             any(not asked & stems and instead & stems for asked, instead in self._instead),
             self._storage and not _STORAGE.search(sentence),
-            self._why and not _GIVES_REASON.search(sentence) and len(stems - self._known) < _FEWEST_NEW,
-            self._price and is_event(sentence),
+            self._why and not _GIVES_REASON.search(sentence) and not self._says_more(sentence),
         )
         lost = _OTHER_KIND * sum(map(bool, is_other))
         lost += _NOTHING_NEW * ((self._no_header and is_header(sentence)) or _GREETING.match(plain) is not None)
@@ -141,13 +141,17 @@ class Objections:
         lost += _OVER * (self._done and only_planned(sentence))
         return lost + _CONTRARY * is_contrary(self._question, sentence)
 
+    def _says_more(self, sentence: str) -> bool:
+        """True if a sentence says several words beyond the question, besides when it was."""
+        return len(content_stems(without_dates(sentence)) - self._known) >= _FEWEST_NEW
+
     def of_origin(self, place: Place, sentence: str) -> float:
         """Log-odds to subtract for the place of the sentence.
 
         Program code loses where the question is in plain words, but constants lose nothing; so do words of a draft.
         """
         lost = _DRAFT * (self._finals and is_draft(place))
-        lost -= _PRICED * (self._price and is_price_list(place))
+        lost += self._price * (_PAID_ONCE * is_event(sentence) - _PRICED * is_price_list(place))
         lost += _OF_CODE if place.is_code and self._plain and not _CONSTANT.search(sentence) else 0.0
         return lost + self.of_passage(place, sentence)
 

@@ -14,22 +14,17 @@ from dataclasses import dataclass
 from desk_rag.answering.requirements.correspondence import asks_of_letters, is_header
 from desk_rag.answering.requirements.dates import MONTHS
 from desk_rag.answering.requirements.keys import look_up_key
-from desk_rag.answering.requirements.labels import look_up_contact, look_up_label, look_up_measure
-from desk_rag.answering.requirements.mentions import ENUMERATED, YEAR
+from desk_rag.answering.requirements.labels import look_up_contact, look_up_label
+from desk_rag.answering.requirements.mentions import YEAR
 from desk_rag.answering.requirements.places import Lookup, Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.statements import other_values
 from desk_rag.answering.requirements.statements.matters import is_contrary
-from desk_rag.answering.requirements.statements.prices import asks_price, is_event, is_price_list
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 FIELD = re.compile(r"(?:^|;\s)(?P<key>[^:;]{1,60}):\s(?P<value>[^;]*)")
-_ENUMERATED = re.compile(
-    r"^\W*what\s+(?:does|is|do|are|says)\s+(?:the\s+)?\w+\s+(?:no\.?\s*|number\s+)?\d+[a-z]?(?:\s+(?:say|state|about))*\W*$",
-    re.I,
-)
-_NUMBERED_LINE = re.compile(r"^[^\w\n]{0,3}\d{1,3}[.)]\s+(?P<line>\S.*)$", re.M)
 LIGHT = content_stems(
     "much many cost costs costing pay pays paid sold sell spend spent number numbers total amount row line have has get"
     " gets got go goes went list table sheet file called named name there long often late early old"
@@ -83,8 +78,7 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
     lookup = _look_up_row(question, places)
     if lookup is not None:
         return lookup
-    line = look_up_label(question, places) or look_up_key(question, places)
-    line = line or look_up_contact(question, places) or look_up_measure(question, places)
+    line = look_up_label(question, places) or look_up_key(question, places) or look_up_contact(question, places)
     if line is None:
         return None
     text, first = line.place.text[line.begin : line.end], line.value[0] - line.begin
@@ -97,13 +91,11 @@ def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
     if not wanted:
         return None
     requirements = Requirements(question)
-    if _ENUMERATED.match(question):
-        return _enumerated(requirements, places)
-    has_prices = asks_price(question) and any(map(is_price_list, places))
+    of_price = asks_price(question)
     rated = [
         (covered, lookup)
         for place in dict.fromkeys(places)
-        for covered, lookup in _rows(question, wanted, requirements, place, has_prices=has_prices)
+        for covered, lookup in _rows(question, wanted, requirements, place, of_price=of_price)
     ]
     rated.sort(key=lambda pair: -pair[0])
     if not rated or rated[0][0] < _LEAST_COVERED:
@@ -111,19 +103,6 @@ def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
     best, lookup = rated[0]
     rivals = (other for covered, other in rated[1:] if covered > best - _CLEARLY)
     return None if any(other.text != lookup.text for other in rivals) else lookup
-
-
-def _enumerated(requirements: Requirements, places: Sequence[Place]) -> Lookup | None:
-    """The line that begins with the number asked for, under a name that the question has; None if there are several."""
-    lines = []
-    for place in dict.fromkeys(places):
-        for match in _NUMBERED_LINE.finditer(place.text, place.body):
-            above = [place.labels, *place.sections_before(match.start())[:1]]
-            line = match.span("line")
-            is_meant = requirements.worst(place, *line) is Fit.STATED
-            if is_meant and ENUMERATED & content_stems(" ".join(above)) & requirements.stems:
-                lines.append(Lookup(place, *line, line))
-    return lines[0] if len(lines) == 1 else None
 
 
 def fields(text: str) -> list[_Field]:
@@ -136,12 +115,12 @@ def fields(text: str) -> list[_Field]:
 
 
 def _rows(
-    question: str, wanted: set[str], requirements: Requirements, place: Place, *, has_prices: bool
+    question: str, wanted: set[str], requirements: Requirements, place: Place, *, of_price: bool
 ) -> Iterator[tuple[float, Lookup]]:
-    """Yield the rows that fit; with `has_prices` none of what was booked or paid on one day."""
+    """Yield the rows that fit; with `of_price` none of what was booked or paid on one day."""
     begin, of_letters, rows = 0, asks_of_letters(question), list[tuple[int, str, list[_Field]]]()
     for line in place.text.split("\n"):
-        is_row = "; " in line and (of_letters or not is_header(line)) and not (has_prices and is_event(line))
+        is_row = "; " in line and (of_letters or not is_header(line)) and not (of_price and is_event(line))
         cells = fields(line) if is_row else []
         if len(cells) > 1 and begin >= place.body:
             rows.append((begin, line, cells))

@@ -138,17 +138,13 @@ TOUR = Place("The price is £310 per singer. Please pay the first £100 to Olu."
     [
         ("What is the deposit for the trailer?", None),
         ("Who is the sender of the mail with the subject Deposit for the trailer?", None),
-        ("How long is the ridge walk?", "13 km"),
         ("How long is the coast walk?", None),
         ("How long is the garden plan?", None),
-        ("How much is the choir tour?", "£310"),
         ("How heavy is the choir tour?", None),
         ("What is in the ridge walk?", None),
     ],
 )
-def test_the_name_of_a_file_counts_for_a_measure_and_the_head_of_a_mail_for_none(
-    question: str, expected: str | None
-) -> None:
+def test_a_measure_and_the_head_of_a_mail_are_not_looked_up(question: str, expected: str | None) -> None:
     lookup = look_up(question, [HEADED, WALK, PLAN, TOUR])
     assert (lookup and lookup.place.text[slice(*lookup.value)]) == expected
 

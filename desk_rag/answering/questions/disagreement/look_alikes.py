@@ -62,6 +62,7 @@ from desk_rag.answering.requirements.correspondence import header_of, is_header
 from desk_rag.answering.requirements.places import place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.answering.requirements.statements.drafts import asks_of_draft, is_draft
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.documents.sentences import quotable
 
@@ -250,6 +251,7 @@ def _other_values(
             unit: _line_of(source.text, unit) if asks_at_last(question) else unit
             for unit in quotable(source.text)
             if pattern.search(unit) and not is_header(unit) and _is_money_like(done.text, citation.quote, unit)
+            and not (asks_price(question) and is_event(unit))
         }
         odds = {
             unit: log_odds(scores, source.text, unit)

@@ -17,7 +17,7 @@ from desk_rag.answering.questions.folder import (
     named_alike,
     written_by,
 )
-from desk_rag.answering.questions.folder.tables import extremes, groups, listing, measures, owed, sums
+from desk_rag.answering.questions.folder.tables import extremes, groups, listing, owed, sums
 from desk_rag.answering.questions.whole_folder import FolderQuestion
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ _WAYS: tuple[_Answering, ...] = (
     sums.answer,
     groups.answer,
     extremes.answer,
-    measures.answer,
     named_alike.answer,
     listing.answer,
     days.answer,
     written_by.who,
     written_by.when,
+    written_by.what,
 )
 
 

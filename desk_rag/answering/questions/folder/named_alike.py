@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.kinds import MAIL_FORMATS, Kind, is_ledger
@@ -19,9 +18,6 @@ from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import plural
-
-if TYPE_CHECKING:
-    pass
 
 _THINGS = r"(?P<things>[a-z][\w-]*(?:\s[a-z][\w-]*)?s)"
 _ASKS = (

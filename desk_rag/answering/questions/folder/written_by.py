@@ -22,6 +22,7 @@ from desk_rag.answering.questions.narrowing import distinct, indexed
 from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.summary import best_about, sentences_of
 from desk_rag.answering.questions.whole_folder import FolderQuestion, Shown, finish, listed, show
+from desk_rag.answering.requirements.correspondence import correspondents, is_header
 from desk_rag.answering.requirements.dates import in_words
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
@@ -40,6 +41,14 @@ _WHEN = re.compile(
     r"(?:\s+(?:back\s+)?to\s+(?P<to>.+?))?(?:\s+(?:about|on|concerning)\s+(?P<topic>.+))?$",
     re.I,
 )
+_WHAT = re.compile(
+    r"^what\s+(?:did|has|does|had)\s+.+?\s+(?:writ\w+|say|said|tell|told|send|sent|repl\w+|answer\w*|e?-?mail\w*|report)\b",
+    re.I,
+)
+_LIGHT = content_stems(
+    "mail mails email emails e letter message messages write wrote written say said tell told send sent reply replied"
+    " answer answered report get got receive received all in on of from to by and between did what year month"
+)
 _ABOUT = r"\s+(?:about|on|concerning|regarding)\s+(?P<topic>.+)$"
 _WHO = (
     re.compile(
@@ -56,6 +65,8 @@ _REPLY = re.compile(r"^(?:(?:re|aw|fwd?|wg):\s*)+", re.I)
 _SELF = re.compile(r"(?:I|we|me|us)", re.I)
 _MOST_DATES = 50
 _PASSAGES, _NEAREST, _FEWEST_WORDS, _MOST_OF_MAIL = 12, 3, 4, 4
+_FEW, _MOST_SENTENCES = 3, 8
+"""Letters and mails of which each is quoted, and the sentences of all of them."""
 
 
 def when(question: FolderQuestion) -> Iterator[AnswerEvent]:
@@ -87,6 +98,36 @@ def when(question: FolderQuestion) -> Iterator[AnswerEvent]:
     if len(records) > _MOST_DATES:
         lines.append(f"and {len(records) - _MOST_DATES:,} more")
     yield from question.answered("\n".join(lines), shown, reading.passages, reading.files)
+
+
+def what(question: FolderQuestion) -> Iterator[AnswerEvent]:
+    """Yield what somebody wrote or was sent: the first sentences of a few letters and mails, or a list of many."""
+    between = correspondents(question.text)
+    if first_match([_WHAT], question.text) is None or not between:
+        return
+    rest, period = take_period(without_titles(question.text), question.today)
+    if content_stems(rest) - content_stems(between.names) - _LIGHT:
+        return
+    reading = yield from read(question.store, [Kind("letter", "letters"), Kind("mail", "mails")], question.under)
+    records = [
+        record
+        for record in reading.records
+        if (not between.sender or is_from(between.sender, record))
+        and (not between.recipient or is_to(between.recipient, record))
+        and (period is None or period.holds(record.date))
+    ]
+    if len(records) <= _FEW:
+        most = _MOST_SENTENCES // max(1, len(records))
+        own = [sentences_of(record.passages, _FEWEST_WORDS, own=True) for record in records]
+        shown = show(question.store, [row for rows in own for row in rows[:most] if not is_header(row.text)])
+        text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
+    else:
+        shown = show(question.store, [_row(record) for record in sorted(records, key=by_date)[:_MOST_DATES]])
+        more = f" (the first {_MOST_DATES} are shown)" if len(records) > _MOST_DATES else ""
+        count = f"{len(records):,} of {len(reading.records):,} letters and mails"
+        text = f"{count}, by sender, recipient and date{more}."
+    if shown.citations:
+        yield from question.answered(text, shown, reading.passages, reading.files)
 
 
 def who(question: FolderQuestion) -> Iterator[AnswerEvent]:

@@ -6,17 +6,20 @@ import difflib
 import re
 from collections.abc import Sequence
 
+from desk_rag.answering.questions.folder.tables.extremes import LEAST, MOST
 from desk_rag.answering.requirements.amounts import amount_of
 from desk_rag.answering.requirements.answer_kinds import AnswerKind, asks_money, asks_whether, is_of_kind, kind_asked
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.statements.other_values import steps_down
+from desk_rag.answering.requirements.statements.prices import asks_price, is_event
 from desk_rag.answering.requirements.statements.standing import asks_when_done, only_planned
 from desk_rag.answering.requirements.statements.value_doubts import ValueDoubts
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 _SUPERLATIVE_OF = re.compile(r"\bthe\s+(?P<adjective>[a-z]+est|best|most\s+[a-z]+|first)\s+(?P<thing>[a-z]{4,})", re.I)
+_EXTREME = re.compile(rf"^(?:which|what|who)\b.*\b(?:the\s+)?(?P<adjective>{MOST}|{LEAST}|most|least|fewest)\b", re.I)
 _WORD = re.compile(r"(?<![\w’'-])[a-z][\w’'-]*")
 _LIGHT = content_stems(
     "much many long often far high have has had get got give gave make made take took does did called name number"
@@ -83,8 +86,13 @@ def reason(question: str, answer: str, quote: str, place: Place) -> str:
             return f"The quote does not say {thing}"
     if asks_when_done(question) and only_planned(quote):
         return "The question asks when it was done, and the quote says what was planned"
+    if asks_price(question) and is_event(quote):
+        return "The question asks for a price, and the quote says what was paid on one day"
     if asks_whether(question) and _is_other_measure(question, answer.strip(" .")):
         return f"The question asks for yes or no, and “{answer}” says neither"
+    extreme = _EXTREME.match(question.strip())
+    if extreme and not content_stems(extreme["adjective"]) & content_stems(f"{quote}\n{place.labels}"):
+        return f"The question asks for the {extreme['adjective'].lower()} of several, and the quote compares nothing"
     best = None if asks_whether(question) else _SUPERLATIVE_OF.search(question)
     is_said = best is not None and content_stems(best["adjective"]) & content_stems(quote)
     if best and is_said and _missing([best["thing"]], content_stems(f"{place.text}\n{place.labels}\n{place.name}")):

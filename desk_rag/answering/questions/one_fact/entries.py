@@ -57,8 +57,8 @@ _DEPTH, _MOST_READ = 24, 48
 """Passages in which entries are looked for, and entries that are read where those of one order are wanted."""
 _LONGEST_LINE = 240
 """Characters of a line that is quoted whole; of a longer one, each sentence is looked at by itself."""
-_LEAST_LOG_ODDS, _CONVINCING = 0.0, 1.5
-"""Span score from which an entry answers, and from which it does so without a doubt; see bench/LOG.md."""
+_LEAST_IF_ALL_SAID, _LEAST_LOG_ODDS, _CONVINCING = -3.0, 0.0, 1.5
+"""Span score from which an entry with all words of the question may answer, any other, and one without a doubt."""
 _MOST_NAMED = 6
 
 
@@ -77,7 +77,7 @@ class _Entry:
     @property
     def answers(self) -> bool:
         """True if it may be one of the entries of which the last or first is wanted."""
-        return self.log_odds >= (_LEAST_LOG_ODDS if self.says_all else _CONVINCING)
+        return self.log_odds >= (_LEAST_IF_ALL_SAID if self.says_all else _CONVINCING)
 
     @property
     def text(self) -> str:
@@ -208,7 +208,8 @@ def _entries(
             entry, log_odds=of_entry.log_odds(0, len(entry.text)), value=value,
             says_all=bool(wanted) and all(has_stem(stem, known) for stem in wanted),
         )  # fmt: skip
-        scored += [entry] if entry.log_odds >= _LEAST_LOG_ODDS and (asks_day or value) else []
+        least = _LEAST_IF_ALL_SAID if with_own and entry.says_all else _LEAST_LOG_ODDS
+        scored += [entry] if entry.log_odds >= least and (asks_day or value) else []
     return scored
 
 
@@ -216,15 +217,16 @@ def _of_passage(store: Store, passage: Passage, place: Place, *, with_own: bool)
     of_file = _whole(dates(day_in_name(place)))
     today, written = datetime.now(UTC).astimezone().date(), None
     for line in _lines(place.text[place.body :]):
+        if is_header(line) or (with_own and only_planned(line)):
+            continue
         own = dates(line) if with_own else []
-        if own and not own[0].year and own[0].day:
+        if any(one.day and not one.year for one in own):
             written = written or day_of(store, writing_of_passage(passage))
-            own = [replace(own[0], year=_year_before(own[0], written))]
-        said, above = _whole(own), _whole(dates(dated_heading(place, line)))
-        day = said or (None if own else above or of_file)
-        if day and day <= today and not is_header(line) and not (with_own and only_planned(line)):
-            stands = "" if said else "above the entry in" if above else "in the name of"
-            yield _Entry(Row(passage, line), day, stands)
+            own = [one if one.year else replace(one, year=_year_before(one, written)) for one in own]
+        above = None if own else _whole(dates(dated_heading(place, line)))
+        stands = "" if own else "above the entry in" if above else "in the name of"
+        days = map(_whole, ([one] for one in own[: 1 if "; " in line else None])) if own else [above or of_file]
+        yield from (_Entry(Row(passage, line), day, stands) for day in days if day and day <= today)
 
 
 def _year_before(day: Date, written: Date | None) -> int:
@@ -242,5 +244,8 @@ def _whole(days: Sequence[Date]) -> date | None:
 
 
 def _lines(text: str) -> Iterator[str]:
+    """The lines; of one with several dates its sentences, and of such a sentence the clauses."""
     for line in filter(str.strip, text.split("\n")):
-        yield from [line] if len(line) <= _LONGEST_LINE else quotable(line)
+        is_one = len(line) <= _LONGEST_LINE and ("; " in line or len(dates(line)) < 2)
+        for unit in [line] if is_one else quotable(line):
+            yield from [unit] if is_one or len(dates(unit)) < 2 else re.split(r",\s+(?!\d{4})", unit)

@@ -7,18 +7,14 @@ or if the quoted one speaks of none either; then the doubt about the body stays.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Answer, AnswerEvent
+from desk_rag.answering.events import Answer
 from desk_rag.answering.questions.disagreement.newest import Writing, days_of, newest, writing_of, writing_of_passage
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.whole_folder import finish, show
-from desk_rag.answering.requirements.places import place_of_passage
-from desk_rag.answering.requirements.statements.drafts import is_draft
 from desk_rag.answering.requirements.statements.offices import Office, office_asked
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
@@ -47,7 +43,7 @@ class Holder:
 def newer_holder(store: Store, done: Answer, question: str, under: Sequence[Path]) -> Holder | None:
     """The holder by the newest document, if it is another than the answer's; None if the answer stands."""
     office = office_asked(question)
-    if office is None or office.before or not done.found or len(done.citations) != 1:
+    if office is None or not done.found or len(done.citations) != 1:
         return None
     body = content_stems(office.body)
     holders = list(_holders(store, office, under))
@@ -67,39 +63,6 @@ def newer_holder(store: Store, done: Answer, question: str, under: Sequence[Path
     if not body or body & stems or (last_holder and last_holder <= stems):
         return holder
     return None if body & _stems_of(store, own.path) else replace(holder, is_of_body=False)
-
-
-def name_predecessor(
-    events: Iterator[AnswerEvent], store: Store, question: str, under: Sequence[Path]
-) -> Iterator[AnswerEvent]:
-    """Pass on an answer; where the question asks who held an office before somebody, name the holder before them."""
-    office = office_asked(question)
-    began = time.perf_counter()
-    both = _last_before(store, office, under) if office is not None and office.before else []
-    if not both:
-        yield from events
-        return
-    shown = show(store, [holder.row for holder in both])
-    files = len({holder.row.passage.path for holder in both})
-    yield from finish(store, question, both[0].name, shown, under, (began, len(shown.sources), files))
-
-
-def _last_before(store: Store, office: Office, under: Sequence[Path]) -> list[Holder]:
-    """The last holder before the first document that names the one who came next, and that one; [] if none says."""
-    holders, next_one = list(_holders(store, office, under)), content_stems(office.before)
-    days = days_of(store, (holder.writing for holder in holders))
-    dated = [
-        ((day.year, day.month, day.day), holder)
-        for holder in holders
-        for day in [days[holder.writing]]
-        if day is not None
-        and not office.is_of_others(holder.row.text)
-        and not is_draft(place_of_passage(holder.row.passage))
-    ]
-    named = [one for one in dated if content_stems(one[1].name) & next_one]
-    first = min(named, key=lambda one: one[0], default=None)
-    earlier = [one for one in dated if first is not None and one[0] < first[0]]
-    return [max(earlier, key=lambda one: one[0])[1], first[1]] if first is not None and earlier else []
 
 
 def _stems_of(store: Store, path: Path) -> set[str]:

@@ -16,11 +16,6 @@ _ASKS_HOLDER = re.compile(
     r"(?:\s+(?:now|today|currently|at\s+present|these\s+days))*$",
     re.I,
 )
-_ASKS_PREDECESSOR = re.compile(
-    r"^who\s+was\s+(?:(?:the|our|my)\s+)?(?P<office>[a-z]{4,})(?:\s+of\s+(?P<body>.+?))?\s+before\s+(?P<after>[A-Z].*)$"
-    r"|^who\s+(?P<verb>chair|conduct|direct|manag|coach|edit)e?d\s+(?:the|our|my)\s+.+?\s+before\s+(?P<successor>[A-Z].*)$",
-    re.I,
-)
 _ENDINGS = {"chair": "", "conduct": "or", "direct": "or", "edit": "or", "coach": ""}
 _NAME = r"(?:(?:Mr|Mrs|Ms|Dr|Prof)\.?\s+)?[^\W\d_a-z][\w’'-]+(?:\s+(?:[^\W\d_a-z][\w’'-]+|[^\W\d_a-z]\b\.?)){0,3}"
 _FIRST_OF_TWO = re.compile(rf"(?P<name>{_NAME})\s+and\s+$")
@@ -40,8 +35,6 @@ class Office:
     name: str
     body: str
     """The club or firm that the question names; empty without one."""
-    before: str = ""
-    """Whoever came next, where the question asks for the holder before somebody."""
 
     def holder_in(self, sentence: str) -> str | None:
         """The name of the holder if a sentence says who it is."""
@@ -63,13 +56,11 @@ class Office:
 def office_asked(question: str) -> Office | None:
     """The office whose holder a question asks for; None for other questions."""
     plain = " ".join(question.split()).rstrip("?!. ")
-    asks_before = _ASKS_PREDECESSOR.match(plain)
-    match = asks_before or _ASKS_HOLDER.match(plain)
+    match = _ASKS_HOLDER.match(plain)
     if match is None:
         return None
-    before = (asks_before["after"] or asks_before["successor"]) if asks_before is not None else ""
     verb = (match["verb"] or "").lower()
-    return Office(verb + _ENDINGS.get(verb, "er") if verb else match["office"], match["body"] or "", before)
+    return Office(verb + _ENDINGS.get(verb, "er") if verb else match["office"], match["body"] or "")
 
 
 def names_holder(question: str, sentence: str) -> bool:

@@ -104,7 +104,7 @@ class ValueDoubts:
     def _other_value(self, begin: int, end: int) -> str:
         """A sentence about the holder of the office that is asked for, or another value than this."""
         office, value = office_asked(self._question), self._sentence[begin:end]
-        holder = office.holder_in(self._sentence) if office is not None and not office.before else None
+        holder = office.holder_in(self._sentence) if office is not None else None
         if holder and self._kind is AnswerKind.NAME and not content_stems(holder) & content_stems(value):
             return f"The quote names “{holder}” in that office"
         is_number = self._kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER)

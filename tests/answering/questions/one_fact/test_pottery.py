@@ -35,6 +35,10 @@ _FILES = {
         "# Glazes\n\n## Celadon\n\nMade of cornish stone, whiting, quartz and a little iron oxide. It is fired to 1,280"
         " degrees.\n"
     ),
+    "shop/firings.txt": (
+        "Firings\n\nEarthenware was fired on 3 May 2025. Raku was first fired on 1 July 2025, and last fired on"
+        " 5 August 2025.\n"
+    ),
     "people/students.md": (
         "# Students\n\n## Priya Nand\n\nComes on Thursdays. Allergic to latex and wool.\n\n## Frances Adair\n\nComes on"
         " Saturdays. She cannot eat nuts or shellfish.\n"
@@ -95,6 +99,7 @@ def test_the_answer_is_whole_and_of_the_thing_asked_about(engine: AnswerEngine, 
         ("When was the first inspection of the kiln?", "12 March 2024 (the first of 3 days"),
         ("Who did the last inspection of the kiln?", "Ms Orrin (17 June 2025, the last of"),
         ("Who inspected the kiln last?", "Ms Orrin (17 June 2025, the last of"),
+        ("When was raku last fired?", "5 August 2025 (the last of 2 days"),
         ("How much did the cat weigh last?", "4.8 kg (18 June 2025, the last of 2 days"),
     ],
 )

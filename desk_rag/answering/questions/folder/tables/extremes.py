@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
-_MOST = (
+MOST = (
     r"highest|largest|biggest|greatest|longest|dearest|costliest|most\s+expensive|heaviest|tallest|widest|deepest|fastest"
     r"|youngest|newest"
 )
-_LEAST = "lowest|smallest|shortest|cheapest|least\\s+expensive|lightest|narrowest|shallowest|slowest|oldest"
-_WORD = rf"(?P<word>{_MOST}|{_LEAST})"
+LEAST = "lowest|smallest|shortest|cheapest|least\\s+expensive|lightest|narrowest|shallowest|slowest|oldest"
+_WORD = rf"(?P<word>{MOST}|{LEAST})"
 _HAS = r"(?:has|have|had|gets?|got|pays?|paid|charges?|charged|costs?|gives?|gave|offers?|offered|grants?|takes?)"
 _ASKS = (
     re.compile(
@@ -70,7 +70,7 @@ class _Asked:
     @property
     def is_least(self) -> bool:
         """True if the smallest number is asked for."""
-        return re.fullmatch(_LEAST, self.word, re.I) is not None
+        return re.fullmatch(LEAST, self.word, re.I) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder.reading.periods import Period, take_period
@@ -22,9 +21,6 @@ from desk_rag.answering.requirements.dates import Date, in_words
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
-
-if TYPE_CHECKING:
-    pass
 
 _MOST = r"(?P<word>most|fewest|least)"
 _THING = r"(?:which|what)\s+(?P<thing>[\w-]+)"

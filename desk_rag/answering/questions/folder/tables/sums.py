@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.conditions import YesNo, conditions
@@ -36,9 +35,6 @@ from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.answering.requirements.titles import without_titles
 from desk_rag.documents.status import plural
 from desk_rag.sanitize import clean_name
-
-if TYPE_CHECKING:
-    pass
 
 _MONTH = re.compile(rf"(?:{'|'.join(f'{name}|{name[:3]}' for name in MONTHS)})\.?(?:\s+\d{{4}})?", re.I)
 _MANY = re.compile(

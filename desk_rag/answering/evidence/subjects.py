@@ -30,7 +30,9 @@ _SHORTEST = 4
 _WHO = re.compile(r"^who\b", re.I)
 _WHO_DOES = re.compile(r"^(?P<asks>who\s+(?:is|are|was|were)\s+)the\s+\w{2,}(?:er|or|ist)s?\s+of\s+", re.I)
 """Before what somebody does something with: 'led by' names the leader, and the passage need not say 'leader'."""
-_VERB_BEHIND = re.compile(r"^(?P<rest>when\s+(?:do|does|did|will)\s+.*\s[a-z]+)\s[a-z]+\?*$", re.I)
+_VERB_BEHIND = re.compile(
+    r"^(?P<rest>when\s+(?:do|does|did|will)\s+.*)\s(?:begin|start|end|finish|expire|open|close|stop)\?*$", re.I
+)
 """'When does the lease of the barn begin?', whose last word is no part of the thing before it."""
 _HOW_LONG_IS = re.compile(r"^how\s+long\s+(?:is|was)\s+$", re.I)
 """Before a thing that the quote itself must name: every sentence with a number of months might answer."""

@@ -56,7 +56,7 @@ def of_list(body: str, asked: str) -> str:
         return ""
     plain = asked.rstrip("?!. ")
     request = request_of(plain, date.today())
-    if request is None or request.is_implied:
+    if request is None or request.is_implied or plain.lower().startswith("when "):
         return ""
     if those is not None:
         return _with_condition(plain, those["rest"], request)

@@ -104,8 +104,8 @@ class ValueDoubts:
     def _other_value(self, begin: int, end: int) -> str:
         """A sentence about the holder of the office that is asked for, or another value than this."""
         office, value = office_asked(self._question), self._sentence[begin:end]
-        holder = (office.holder_in(self._sentence) if office is not None else None) or value
-        if value and self._kind is AnswerKind.NAME and not content_stems(holder) & content_stems(value):
+        holder = office.holder_in(self._sentence) if office is not None else None
+        if holder and self._kind is AnswerKind.NAME and not content_stems(holder) & content_stems(value):
             return f"The quote names “{holder}” in that office"
         is_number = self._kind in (AnswerKind.AMOUNT, AnswerKind.NUMBER)
         return other_values.reason(self._question, self._sentence, begin, end, is_number=is_number)

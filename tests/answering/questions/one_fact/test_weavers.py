@@ -207,6 +207,7 @@ def test_the_name_of_a_file_is_no_word_that_is_missing(engine: AnswerEngine) -> 
         (("Who was the chair in 2022?", "And who is it now?"), "Who is the chair now?"),
         (("What was the limit in 2022?", "And now?"), "What is the limit now?"),
         (("Who is the chair now?", "And before?"), "Who was the chair before Mara Quill?"),
+        (("When was invoice 2025-017 paid?", "And how much was it?"), "How much was invoice 2025-017?"),
         (("Summarise the folder minutes", "Who leads the dyeing course?"), ""),
         (("Which looms are oiled?", "And which are for sale?"), "Which looms are for sale?"),
     ],

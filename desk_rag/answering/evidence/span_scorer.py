@@ -42,6 +42,9 @@ from desk_rag.model.embedded import threads
 from desk_rag.model.embedded.compiled_bert import fastest
 
 if TYPE_CHECKING:
+    from transformers import BertModel
+
+    from desk_rag.model.embedded.bert import Bert
     from desk_rag.retrieval.embedding import Embedder
 
 FILE = "pointer.safetensors"
@@ -337,10 +340,19 @@ def ready(net: SpanModel, tokenizer: Tokenizer, fingerprint: str, embedder: Embe
     net = net.to(device)
     if device.type == "cpu":
         net.bert, precision = fastest(net.bert, in_half=embedder.computes_in_half), nullcontext
-    elif embedder.computes_in_half:  # what autocast would do before every product
-        for linear in linear_layers(net.bert).values():
-            linear.to(torch.bfloat16)
+    elif embedder.computes_in_half:
+        halve(net.bert)
     return SpanScorer(net.eval().requires_grad_(False), tokenizer, fingerprint, precision)
+
+
+def halve(bert: Bert | BertModel) -> None:
+    """Round matrices and biases to bfloat16 once, as autocast would before every product.
+
+    They become tensors of their own: those of the embedder, which are shared until then, stay in fp32.
+    """
+    for linear in linear_layers(bert).values():
+        for name, tensor in list(linear.named_parameters()):
+            setattr(linear, name, torch.nn.Parameter(tensor.to(torch.bfloat16), requires_grad=False))
 
 
 @contextmanager

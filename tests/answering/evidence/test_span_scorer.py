@@ -7,6 +7,7 @@ import math
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -18,12 +19,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_model import MOST_PIECES, QuestionChunkPair, SpanBatch, SpanModel
-from desk_rag.answering.evidence.span_scorer import _KEPT, Span, SpanScorer, SpanScores, _Window, load_span_scorer
+from desk_rag.answering.evidence import span_scorer
+from desk_rag.answering.evidence.span_model import MOST_PIECES, QuestionChunkPair, SpanBatch, SpanModel, linear_layers
+from desk_rag.answering.evidence.span_scorer import (
+    _KEPT,
+    Span,
+    SpanScorer,
+    SpanScores,
+    _Window,
+    halve,
+    load_span_scorer,
+)
 from desk_rag.answering.requirements.places import Place
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ModelNotFound
+from desk_rag.model.embedded.bert import Bert
 from desk_rag.model.embedded.bert_bf16 import Bf16Bert
 from desk_rag.model.embedded.compiled_bert import CompiledBert
 from desk_rag.retrieval.embedding import Embedder, load_embedder
@@ -418,6 +429,23 @@ def test_the_embedder_is_left_as_it_was(embedder: Embedder) -> None:
     after = embedder.transformer()[0].state_dict()
     assert set(after) == set(weights) and all(torch.equal(after[name], weights[name]) for name in weights)
     assert embedder.transformer()[1].to_str() == words
+
+
+def test_in_half_precision_the_embedder_is_left_as_it_was(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where both compute with the modules that were loaded, and share what the adapter does not change."""
+    before = embedder.embed_question("When is the bin emptied?")
+
+    def as_on_gpu(bert: Bert, *, in_half: bool) -> Bert:
+        halve(bert)
+        return bert
+
+    monkeypatch.setattr(span_scorer, "fastest", as_on_gpu)
+    net = load_span_scorer(embedder)._net
+    halved = {linear.weight.dtype for linear in linear_layers(net.bert).values()}
+    assert halved == {torch.bfloat16}
+    assert {tensor.dtype for tensor in embedder.transformer()[0].parameters()} == {torch.float32}
+    plain = embedder._embed(["When is the bin emptied?"], None, nullcontext(), embedder._module, tokens=False)[0][0]
+    assert float(plain @ before) > 0.999
 
 
 def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, pointer: SpanScorer) -> None:

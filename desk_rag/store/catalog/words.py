@@ -265,11 +265,19 @@ def _best_of_many(
     if rare:
         add(rare, MOST_SCORED)
     is_settled = len(scores) >= limit and sorted(scores.values())[-limit] >= known.most_without_rare
-    if len(known.frequent) > 1 and not is_settled:
-        several = f"({known.frequent[0]} AND ({_any(known.frequent[1:])}))"
-        add(f"{several} NOT ({rare})" if rare else several, known.room)
+
+    def add_several(terms: Sequence[str]) -> None:
+        if len(terms) > 1:
+            several = f"({terms[0]} AND ({_any(terms[1:])}))"
+            add(f"{several} NOT ({rare})" if rare else several, known.room)
+
+    if not is_settled:
+        add_several(known.frequent)
     if len(scores) < limit:
-        add([*known.frequent, *known.weightless][0], known.room)
+        others = [*known.frequent, *known.weightless]
+        if known.weightless:
+            add_several(others)
+        add(others[0], known.room)
     return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit])
 
 

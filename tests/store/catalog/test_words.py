@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from desk_rag.store.catalog import schema, words
@@ -94,6 +94,7 @@ def test_any_text_is_a_query(corpus: Store, query: str) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=20).map(lambda text: f"{text} flat invoice 2024"))
+@example("GA flat invoice 2024")
 def test_any_text_is_a_query_beside_frequent_words(corpus: Store, query: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "MOST_SCORED", 2)

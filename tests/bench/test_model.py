@@ -21,7 +21,7 @@ def test_the_report_of_a_real_file(
     shown = capsys.readouterr().out
     result = json.loads(shown.splitlines()[-1])
     assert result["passages_without_cache"] == 0 == result["questions_left_out"]
-    assert "Caches cost" in shown and "4 questions cannot tell" in shown
+    assert "4 questions: that the answers are right or wrong shows nothing" in shown
     assert result["bench"] == "model" and result["questions"] == 4
     assert (result["layers"], result["kv_heads"], result["key_tap"]) == (10, 2, "k_norm")
     assert result["key_error"] < 1e-4 and result["stitched_error"] < 1e-4 < result["unmoved_error"]

@@ -75,7 +75,7 @@ class LeftOut:
     reason: str
     """The rule, as a user would look for it: '.gitignore: *.log', 'larger than 50 MiB', 'secret: *.pem'."""
     is_folder: bool = False
-    """A folder, of which nothing is read and nobody has counted the files."""
+    """True for a folder that is left out as a whole; the files in it are not counted."""
 
 
 def _never() -> bool:

@@ -113,7 +113,7 @@ class UnreadFiles:
     word: str = "not read"
     """'left out' where those that could not be read are counted apart."""
     folders: tuple[UnreadFolders, ...] = ()
-    """Folders left out as a whole; nobody has counted what is in them."""
+    """Folders left out as a whole; the files in them are not counted."""
 
     def __bool__(self) -> bool:
         """Return whether there are any."""

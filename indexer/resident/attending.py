@@ -93,18 +93,18 @@ def several(
     """
 
     def message() -> Message:
-        return {"do": "ask_all", "wait": True, "requests": values.plain(asked)}
+        return {"do": "ask_all", "wait": True, "requests": values.plain(batch)}
 
     def sent() -> Generator[Message, None, None]:
         if len(encode(message())) > _MOST_QUESTION:
             raise NoResident("the question is too long")
         yield from send(message())
 
-    asked = list(requests)
-    while len(asked) > 1 and len(encode(message())) > _MOST_QUESTION:
-        asked.pop()
+    batch = list(requests)
+    while len(batch) > 1 and len(encode(message())) > _MOST_QUESTION:
+        batch.pop()
     with closing(sent()) as messages:
-        yield from client.answers(messages, len(asked))
+        yield from client.answers(messages, len(batch))
 
 
 class EndedAtStart(ModelError):

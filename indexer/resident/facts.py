@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _SOON = 20.0
-"""Seconds that a process that indexes may take to start; without activity after that, nobody is watching."""
+"""Seconds after its start in which an indexing process need not show activity; later, silence means that none runs."""
 
 
 @dataclass(frozen=True, slots=True)

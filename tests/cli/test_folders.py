@@ -281,11 +281,11 @@ def test_what_is_said_of_files_adds_up(desk: Desk, tmp_path: Path) -> None:
     for note in notes:
         note.write_text(f"Note {note.stem} about the otter.\n")
     desk.run("index", str(desk.docs), "--no-kv")
-    found = int(desk.run("index", str(desk.docs), "--no-kv")[2].split(" found = ")[0].split()[-2])
+    number = int(desk.run("index", str(desk.docs), "--no-kv")[2].split(" found = ")[0].split()[-2])
     for note in notes:
         note.unlink()
     err = desk.run("index", str(desk.docs), "--no-kv")[2]
-    assert f"{found - 6} files found = " in err
+    assert f"{number - 6} files found = " in err
     assert "6 files gone from the disk, but kept in the index (desk-rag deletions)" in err
     of_log = re.search(r"(\d+) chunks \((\d+) different\)", desk.run("why", str(desk.docs / "big.log"))[1])
     in_all = re.search(r"(\d+) chunks \((\d+) different\)", desk.run("status")[1])

@@ -44,29 +44,29 @@ def _notebook() -> bytes:
 
 
 def _word() -> bytes:
-    made = docx.Document()
-    made.sections[0].header.paragraphs[0].text = "Harbour Trust"
-    made.sections[0].footer.paragraphs[0].text = "Company number 12"
-    made.add_heading("Loft", 1)
-    made.add_paragraph("")
-    made.add_paragraph("It is red.\nIt was blue.")
-    table = made.add_table(2, 3)
+    office_file = docx.Document()
+    office_file.sections[0].header.paragraphs[0].text = "Harbour Trust"
+    office_file.sections[0].footer.paragraphs[0].text = "Company number 12"
+    office_file.add_heading("Loft", 1)
+    office_file.add_paragraph("")
+    office_file.add_paragraph("It is red.\nIt was blue.")
+    table = office_file.add_table(2, 3)
     for number, text in enumerate(("Item", "Price", "Day", "Door", "40", "Monday")):
         table.cell(number // 3, number % 3).text = text
-    made.add_paragraph("The rope is new.", style="List Bullet")
+    office_file.add_paragraph("The rope is new.", style="List Bullet")
     data = io.BytesIO()
-    made.save(data)
+    office_file.save(data)
     return data.getvalue()
 
 
 def _open_text() -> bytes:
-    made = odfdo.Document("text")
-    made.body.clear()
+    office_file = odfdo.Document("text")
+    office_file.body.clear()
     paragraphs = [odfdo.Paragraph(""), odfdo.Paragraph("It is red.")]
     for part in (odfdo.Header(1, "Loft"), *paragraphs, odfdo.List(["A bell", "A rope"])):
-        made.body.append(part)
+        office_file.body.append(part)
     data = io.BytesIO()
-    made.save(data)
+    office_file.save(data)
     return data.getvalue()
 
 

@@ -80,15 +80,15 @@ def test_chunks_prefilled_together_are_those_prefilled_alone(family) -> None:  #
 def test_chunks_together_are_stopped_within_a_layer() -> None:
     model = build_model(BY_NAME["qwen2"])
     prefix = prefill_prefix(model)
-    asked: list[None] = []
+    calls: list[None] = []
 
     def stop() -> bool:
-        asked.append(None)
-        return len(asked) == 2
+        calls.append(None)
+        return len(calls) == 2
 
     with pytest.raises(Cancelled):
         prefill_chunks(model, prefix, [IDS, IDS[:9]], stop)
-    assert len(asked) == 2 and not count_hooks(model)
+    assert len(calls) == 2 and not count_hooks(model)
 
 
 def test_as_many_chunks_go_together_as_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,8 +178,8 @@ class Library:
             return Listed(folder, waiting=() if folder is None or terms else tuple(_files_in(folder, set())))
         if terms or folder is None:
             around = outermost(self.roots()) if folder is None else [folder]
-            found = (one for root in around for one in store.listing.folders_matching(root, terms, stop))
-            matching = tuple(_folder(counts, set(store.pins())) for counts in found if _shows(counts, shown))
+            by_name = (one for root in around for one in store.listing.folders_matching(root, terms, stop))
+            matching = tuple(_folder(counts, set(store.pins())) for counts in by_name if _shows(counts, shown))
             return Listed(folder, matching, store.listing.matching(folder, terms, shown.states, stop))
         pins = set(store.pins())
         counted = {counts.path: counts for counts in store.listing.subfolders(folder)}

@@ -114,11 +114,11 @@ def _now(fragment: str, question: str, _talk: Talk) -> str:
 
 def _before(fragment: str, question: str, talk: Talk) -> str:
     """'And before?' after 'Who is the chair?' asks for the one before that one."""
-    asked = re.match(r"(?P<who>who)\s+(?:is|was)\s+(?P<rest>.+)", question, re.IGNORECASE)
-    if asked is None or not _BEFORE.fullmatch(fragment):
+    match = re.match(r"(?P<who>who)\s+(?:is|was)\s+(?P<rest>.+)", question, re.IGNORECASE)
+    if match is None or not _BEFORE.fullmatch(fragment):
         return ""
-    rest = v.NOW.sub("", asked["rest"]).strip()
-    return f"{asked['who']} was {rest} before {talk.answer}" if talk.has_short_answer and " before " not in rest else ""
+    rest = v.NOW.sub("", match["rest"]).strip()
+    return f"{match['who']} was {rest} before {talk.answer}" if talk.has_short_answer and " before " not in rest else ""
 
 
 def _ordinal(fragment: str, question: str, talk: Talk) -> str:

@@ -58,11 +58,11 @@ def search(
 
 def _missing(stems: Mapping[str, str], chunks: Sequence[RetrievedChunk]) -> list[str]:
     """Return the words of a query whose stem begins no word of a passage, nor of its title, heading or path."""
-    found = "\n".join(
+    texts = "\n".join(
         f"{each.passage.path}\n{each.passage.title}\n{each.passage.chunk.location.heading}\n{each.passage.chunk.text}"
         for each in chunks
     )
-    return [word for word, stem in stems.items() if not re.search(rf"(?<!\w){re.escape(stem)}", found, re.IGNORECASE)]
+    return [word for word, stem in stems.items() if not re.search(rf"(?<!\w){re.escape(stem)}", texts, re.IGNORECASE)]
 
 
 def _search_resident(

@@ -46,11 +46,11 @@ def plainest(files: Sequence[tuple[Path, int]], text: str) -> Path:
 def hold_everything(connection: sqlite3.Connection, folders: Sequence[Path]) -> bool:
     """Return whether no known path lies outside the folders, so that a query need not be limited to them."""
     scope = Scope(folders)
-    found = "SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ? AND path < ?)"
+    any_between = "SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ? AND path < ?)"
     inside = zip(scope.values[::3], scope.values[1::3], scope.values[2::3], strict=True)
     end = b""
     for begin, next_end in sorted(part for at, below, last in inside for part in ((at, at + b"\0"), (below, last))):
-        if begin > end and connection.execute(found, (end, begin)).fetchone()[0]:
+        if begin > end and connection.execute(any_between, (end, begin)).fetchone()[0]:
             return False
         end = max(end, next_end)
     return not connection.execute("SELECT EXISTS (SELECT 1 FROM documents WHERE path >= ?)", (end,)).fetchone()[0]

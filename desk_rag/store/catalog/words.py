@@ -305,16 +305,16 @@ def _by_frequency(connection: sqlite3.Connection, table: str, terms: Sequence[st
     oldest = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT {few}"
     newest = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rowid DESC LIMIT {few}"
     (last,) = connection.execute(f"SELECT ifnull(max(id), 1) FROM {table}_docsize").fetchone()
-    found: list[tuple[int, float, int, str]] = []
+    frequencies: list[tuple[int, float, int, str]] = []
     for term in terms:
         count, end = connection.execute(f"SELECT count(*), ifnull(max(rowid), 1) FROM ({oldest})", (term,)).fetchone()
         share = count / max(1, last)
         if count == few:
             (begin,) = connection.execute(f"SELECT min(rowid) FROM ({newest})", (term,)).fetchone()
             share = min(count / max(1, end), count / max(1, last - begin + 1))
-        found.append((count, share, -end, term))
-    found.sort()
-    weighty = [one for one in found if one[1] <= _SHARE_OF_NO_WEIGHT] or found
+        frequencies.append((count, share, -end, term))
+    frequencies.sort()
+    weighty = [one for one in frequencies if one[1] <= _SHARE_OF_NO_WEIGHT] or frequencies
     totals = list(accumulate(count for count, *_ in weighty))
     num_rare = bisect_right(totals, MOST_SCORED)
     names = [term for *_, term in weighty]
@@ -324,7 +324,7 @@ def _by_frequency(connection: sqlite3.Connection, table: str, terms: Sequence[st
     return _ByFrequency(
         rare=names[:num_rare],
         frequent=names[num_rare:],
-        weightless=[term for *_, term in found if term not in names],
+        weightless=[term for *_, term in frequencies if term not in names],
         room=max(room, MOST_SCORED // 4),
         most_without_rare=_MOST_PER_WEIGHT * sum(weights),
     )

@@ -93,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     scored = [(name, _NEVER) for name in _SPECIAL] + [packed.pieces[number] for number in kept]
     (folder / "tokenizer.json").write_text(_tokenizer(scored), encoding="utf-8")
     (folder / "config.json").write_text(_config(packed, len(scored)), encoding="utf-8")
-    there = {name: number for number, (name, _) in enumerate(packed.pieces)}
-    rows = [*(there[name] for name in _SPECIAL_THERE), *kept]
+    row_of_piece = {name: number for number, (name, _) in enumerate(packed.pieces)}
+    rows = [*(row_of_piece[name] for name in _SPECIAL_THERE), *kept]
     save_file(dict(_tensors(packed, rows)), folder / "model.safetensors")
     return 0
 

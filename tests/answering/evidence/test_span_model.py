@@ -266,6 +266,6 @@ def test_a_chunk_that_is_too_long_is_cut_and_the_row_is_closed() -> None:
 
 
 def test_what_is_done_to_each_is_done_to_all() -> None:
-    found = build_batch([QuestionChunkPair([7], [8])], 1, 2, width=5).map(lambda part: part.repeat(2, 1))
-    assert found.ids.shape == found.kinds.shape == found.known.shape == found.inside.shape == (2, 5)
-    assert found.ids.dtype == torch.int64 and found.inside.dtype == torch.bool
+    batch = build_batch([QuestionChunkPair([7], [8])], 1, 2, width=5).map(lambda part: part.repeat(2, 1))
+    assert batch.ids.shape == batch.kinds.shape == batch.known.shape == batch.inside.shape == (2, 5)
+    assert batch.ids.dtype == torch.int64 and batch.inside.dtype == torch.bool

@@ -300,15 +300,15 @@ def test_a_large_scope_is_searched_by_the_graph_and_a_small_one_exactly(
 
     monkeypatch.setattr(VectorSearch, "_search_rows", noting)
     half, all_of_it = [Path("/d/odd")], [Path("/d")]
-    found = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, half)]
-    assert found == corpus.expected(QUESTION, 8, slice(1, None, 2)) and rows_searched == []
-    found = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, all_of_it)]
-    assert found == corpus.expected(QUESTION, 8) and rows_searched == []
+    chunk_ids = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, half)]
+    assert chunk_ids == corpus.expected(QUESTION, 8, slice(1, None, 2)) and rows_searched == []
+    chunk_ids = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, all_of_it)]
+    assert chunk_ids == corpus.expected(QUESTION, 8) and rows_searched == []
     everything = store.search_vectors("e", QUESTION, 150, half)
     assert len(everything) == 150 and rows_searched == [], "more are looked for until there are enough"
     monkeypatch.setattr(vector_search, "_FEW_IN_SCOPE", 200)
-    found = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, half)]
-    assert found == corpus.expected(QUESTION, 8, slice(1, None, 2)) and rows_searched == [half]
+    chunk_ids = [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 8, half)]
+    assert chunk_ids == corpus.expected(QUESTION, 8, slice(1, None, 2)) and rows_searched == [half]
 
 
 def test_a_search_goes_through_no_vectors_that_it_knows(root: Path, store: Store) -> None:

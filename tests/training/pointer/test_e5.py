@@ -34,30 +34,30 @@ def matrix(rows: int, columns: int, seed: int) -> tuple[bytes, torch.Tensor]:
 @pytest.fixture
 def packed(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     """A small file of that form, and its tensors."""
-    made: dict[str, tuple[bytes, torch.Tensor]] = {"emb.word": matrix(len(PIECES), WIDTH, 1)}
+    parts: dict[str, tuple[bytes, torch.Tensor]] = {"emb.word": matrix(len(PIECES), WIDTH, 1)}
     vectors = {"emb.pos": 512 * WIDTH, "emb.type": 2 * WIDTH, "emb.ln.w": WIDTH, "emb.ln.b": WIDTH}
     for layer in range(LAYERS):
         for number, part in enumerate(("q", "k", "v", "ao", "fi", "fo")):
             rows, columns = {"fi": (INNER, WIDTH), "fo": (WIDTH, INNER)}.get(part, (WIDTH, WIDTH))
-            made[f"l{layer}.{part}.w"] = matrix(rows, columns, 10 * layer + number)
+            parts[f"l{layer}.{part}.w"] = matrix(rows, columns, 10 * layer + number)
             vectors[f"l{layer}.{part}.b"] = rows
         vectors |= {f"l{layer}.{norm}.{kind}": WIDTH for norm in ("aln", "oln") for kind in "wb"}
     for number, (name, size) in enumerate(vectors.items()):
         numbers = np.random.default_rng(number).normal(size=size).astype("<f4")
-        made[name] = numbers.tobytes(), torch.from_numpy(numbers)
+        parts[name] = numbers.tobytes(), torch.from_numpy(numbers)
     blob = "".join(PIECES).encode()
     offsets = np.cumsum([0, *(len(piece.encode()) for piece in PIECES)]).astype("<u4")
     head = b"E5S1" + struct.pack("<8ifi", 1, WIDTH, LAYERS, 1, INNER, len(PIECES), 512, 2, 1e-12, 32)
     head += struct.pack("<5iQ", len(PIECES), 0, 2, 1, 3, len(blob)) + offsets.tobytes()
     head += np.array(SCORES, "<f4").tobytes() + blob + struct.pack("<iI", 1, 9) + bytes(9)
-    at = len(head) + 4 + sum(2 + len(name) + 21 for name in made)
-    directory = struct.pack("<i", len(made))
-    for name, (data, tensor) in made.items():
+    at = len(head) + 4 + sum(2 + len(name) + 21 for name in parts)
+    directory = struct.pack("<i", len(parts))
+    for name, (data, tensor) in parts.items():
         entry = struct.pack("<BIQQ", 0, tensor.numel(), at, len(data))
         directory += struct.pack("<H", len(name)) + name.encode() + entry
         at += len(data)
-    (tmp_path / "e5.bin").write_bytes(head + directory + b"".join(data for data, _ in made.values()))
-    return tmp_path / "e5.bin", {name: tensor for name, (_, tensor) in made.items()}
+    (tmp_path / "e5.bin").write_bytes(head + directory + b"".join(data for data, _ in parts.values()))
+    return tmp_path / "e5.bin", {name: tensor for name, (_, tensor) in parts.items()}
 
 
 def test_weights_and_the_pieces_that_texts_use_most(

@@ -322,9 +322,9 @@ async def test_what_was_found_is_read_from_its_beginning_with_its_sources_beside
     monkeypatch.setattr(turn_screen, "compared", lambda sources, folders: sources)  # or the list is drawn once more
     async with running(ScriptedBackend(script), (120, 36)) as pilot:
         app = pilot.app
-        for asked, question in enumerate(("q0", "which boiler?", "q1", "q2", "q3", "q4"), 1):
+        for count, question in enumerate(("q0", "which boiler?", "q1", "q2", "q3", "q4"), 1):
             await ask(pilot, question)
-            await until(pilot, lambda: finished(pilot, asked))  # noqa: B023 - awaited before the next one
+            await until(pilot, lambda: finished(pilot, count))  # noqa: B023 - awaited before the next one
         assert not app._chat.has_class("-with-sources") and "which boiler?" not in screen_text(app)
         await pilot.press("ctrl+f", *"boiler?")
         await until(pilot, lambda: any("which boiler?" in row for row in screen_text(app).splitlines()[:4]))

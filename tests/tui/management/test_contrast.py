@@ -24,7 +24,7 @@ THEMES = pytest.mark.parametrize("theme", [DARK, LIGHT], ids=["dark", "light"])
 def hard_to_read(app: DeskRagApp, of: str = "") -> list[tuple[float, str]]:
     """Return contrast and text of what is less than LEAST; of one widget only, where the rest is dimmed behind it."""
     where = app.screen.query_one(of).region if of else Region(0, 0, *app.size)
-    found = []
+    too_low = []
     for y, strip in enumerate(app.screen._compositor.render_strips()):
         x = 0
         for segment in strip:
@@ -35,8 +35,8 @@ def hard_to_read(app: DeskRagApp, of: str = "") -> list[tuple[float, str]]:
                 front, behind = (Color.from_rich_color(each).rgb for each in (style.color, style.bgcolor))
                 ratio = contrast(front, behind)
                 if ratio < LEAST:
-                    found.append((round(ratio, 1), segment.text.strip()))
-    return found
+                    too_low.append((round(ratio, 1), segment.text.strip()))
+    return too_low
 
 
 def contrast(front: tuple[int, int, int], behind: tuple[int, int, int]) -> float:

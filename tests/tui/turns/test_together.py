@@ -129,13 +129,13 @@ def test_without_a_process_it_is_said_where_the_first_answer_is_read() -> None:
 
     sent: list[Message] = []
     long, short = Request("x" * 200_000), Request("Where?")
-    for requests, asked in ([short, short], 2), ([long, long], 1), ([replace(long, question="x" * 300_000)], 0):
+    for requests, count in ([short, short], 2), ([long, long], 1), ([replace(long, question="x" * 300_000)], 0):
         sent.clear()
         answers = attending.several(requests, send)
         first = next(answers)
         with pytest.raises(NoResident):
             next(first)
-        assert [len(message["requests"]) for message in sent] == ([asked] if asked else [])  # type: ignore[arg-type]
+        assert [len(message["requests"]) for message in sent] == ([count] if count else [])  # type: ignore[arg-type]
 
 
 # The real engine ----------------------------------------------------------------------------------------------
@@ -177,22 +177,22 @@ def backend(place: tuple[Settings, Path], sizes: list[int]) -> Iterator[LiveBack
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The questions that the engine was asked together."""
-    asked: list[list[str]] = []
+    questions: list[list[str]] = []
     ask_all = Attended.ask_all
 
     def noted(self: Attended, requests: list[Request], stop: Callable[[], bool]) -> object:
-        asked.append([request.question for request in requests])
+        questions.append([request.question for request in requests])
         return ask_all(self, requests, stop)
 
     monkeypatch.setattr(Attended, "ask_all", noted)
-    return asked
+    return questions
 
 
 def answered(backend: LiveBackend, *questions: str, earlier: tuple[Answer, ...] = ()) -> list[Answer]:
     wanted = [Wanted(turn, question) for turn, question in enumerate(questions, 1)]
     turns = [turn_of(one) for one in earlier]
-    told = backend.ask_all(wanted, lambda: False, wait=lambda: True, earlier=turns)
-    return [finished(events) for _, events in told]
+    answers = backend.ask_all(wanted, lambda: False, wait=lambda: True, earlier=turns)
+    return [finished(events) for _, events in answers]
 
 
 def finished(events: Iterator[AnswerEvent]) -> Answer:

@@ -50,17 +50,17 @@ def amending(store: Store, quoted: Citation, answer: str, question: str, under: 
 def amendments_to(store: Store, path: Path, text: str, under: Sequence[Path]) -> list[Path]:
     """The documents that call themselves amendments, and name this one by its day or its number."""
     numbers = set(_NUMBER.findall(text[:_BEGINNING]))
-    found: dict[Path, None] = {}
+    amendments: dict[Path, None] = {}
     for hit in store.search_words(_WORDS, _MOST_PASSAGES, under):
         passage = store.passage(hit.chunk_id, under)
-        if passage is None or passage.path == path or passage.path in found:
+        if passage is None or passage.path == path or passage.path in amendments:
             continue
         beginning = f"{passage.title}\n{passage.chunk.text}"[:_BEGINNING]
         if _AMENDS.search(beginning) and (
             numbers & set(_NUMBER.findall(beginning)) or amends_document(store, beginning, Writing(path))
         ):
-            found[passage.path] = None
-    return list(found)
+            amendments[passage.path] = None
+    return list(amendments)
 
 
 def _clause_of(text: str, quote: str) -> str:

@@ -67,7 +67,7 @@ class _Entry:
     row: Row
     day: date
     stands: str
-    """Where the day stands, if the line itself does not say it: 'in the name of', 'above the entry in'."""
+    """Place of the day if the line does not say it: 'in the name of', 'above the entry in'; empty if it does."""
     log_odds: float = 0.0
     says_all: bool = False
     """True if the line, with what it stands under, has all words of the question."""
@@ -186,7 +186,7 @@ def _entries(
     """The lines with a day that answer; `with_own` includes those that say it, and those under a date of a diary."""
     requirements, wanted = Requirements(question), content_stems(question) - _ORDER_WORDS
     asks_day = asks_when_done(question) or _ASKS_ORDER.match(question.strip()) is not None
-    found: dict[_Entry, int] = {}
+    shared_words: dict[_Entry, int] = {}
     for chunk in retrieve(store, embedder, question, _DEPTH, under):
         place = place_of_passage(chunk.passage)
         if requirements.unmet(place, place.body, len(place.text)):
@@ -194,8 +194,8 @@ def _entries(
         for entry in _of_passage(store, chunk.passage, place, with_own=with_own):
             shared = sum(has_stem(stem, content_stems(entry.row.text)) for stem in wanted)
             if shared or day_in_name(place):
-                found.setdefault(entry, shared)
-    chosen = sorted(found, key=lambda entry: -found[entry])[:_MOST_READ]
+                shared_words.setdefault(entry, shared)
+    chosen = sorted(shared_words, key=lambda entry: -shared_words[entry])[:_MOST_READ]
     places = [Place(entry.text, "", 0, name=place_of_passage(entry.row.passage).name) for entry in chosen]
     scores = span_scorer.read(question, places) if chosen else []
     scored = []

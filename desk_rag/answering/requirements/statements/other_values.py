@@ -87,12 +87,12 @@ def only_taken_off(question: str, sentence: str) -> bool:
 
 def _other_rate(question: str, sentence: str) -> str:
     """A sentence about the time for which a quote gives an amount, if the question names another one."""
-    asked = _ASKS_RATE.search(question)
-    unit = (asked["unit"] or asked["last"]).lower() if asked is not None else ""
+    rate = _ASKS_RATE.search(question)
+    unit = (rate["unit"] or rate["last"]).lower() if rate is not None else ""
     if not unit or re.search(_FORMS.get(unit, unit), sentence, re.I):
         return ""
-    said = _RATE.search(sentence)
-    return f"The question asks for {unit}s, and the quote says “{said[0]}”" if said is not None else ""
+    other = _RATE.search(sentence)
+    return f"The question asks for {unit}s, and the quote says “{other[0]}”" if other is not None else ""
 
 
 def _is_seller(before: str) -> bool:

@@ -184,14 +184,14 @@ class ValueDoubts:
         """A clause with words of the question and a value of its kind, where that of the value has none; or ''."""
         if self._kind not in (AnswerKind.TIME, AnswerKind.AMOUNT) or _CELL.search(self._sentence):
             return ""
-        asked, parts = content_stems(self._question), _PART_END.split(self._sentence)
+        stems, parts = content_stems(self._question), _PART_END.split(self._sentence)
         own = next((part for part in parts if (begin := begin - len(part)) < 0), "")
         deed = _DEED.search(self._question)
-        if asked & content_stems(own):
-            asked = content_stems(deed["verb"]) if deed is not None else set()
-        if asked & content_stems(own):
+        if stems & content_stems(own):  # of a deed, the verb decides
+            stems = content_stems(deed["verb"]) if deed is not None else set()
+        if stems & content_stems(own):
             return ""
-        nearer = (part.strip(" ,;.") for part in parts if asked & content_stems(part) and is_of_kind(self._kind, part))
+        nearer = (part.strip(" ,;.") for part in parts if stems & content_stems(part) and is_of_kind(self._kind, part))
         return next((part for part in nearer if self._kind is AnswerKind.TIME or re.search(r"\d", part)), "")
 
     def _other_time(self, value: str) -> str:

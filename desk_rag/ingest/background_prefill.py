@@ -1,6 +1,6 @@
 """Prefill chunks that have no KV on disk, giving way to answers: one after the other on a CPU, several on a GPU.
 
-A GPU prefills the next chunks while a thread stores the ones before them, which takes about as long.
+A thread stores them. A GPU prefills the next chunks meanwhile, which takes about as long; a CPU waits for it.
 
 The store decides the order: requested, most used, most recent. Prefix variants follow one after the other, so that
 every chunk has one KV before any gets a second. The auxiliary model's chunk KV comes last.
@@ -85,7 +85,7 @@ class ChunkPrefiller:
         self._in_a_row = 0
         self._at_once, self._most = 1, _BATCH
         self._storing: list[tuple[PrefillTask, Future[bool]]] = []
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "kv-store")  # starts with the first chunk
         self.done = 0
         """Chunks that are done with: stored, refused by the store or passed over."""
         self.disk_full = False
@@ -134,7 +134,7 @@ class ChunkPrefiller:
             problem = self._stored()
             for one in prefilled:
                 self._queue.pop()
-                self._storing.append((one.task, self._begin_storing(one)))
+                self._storing.append((one.task, self._thread.submit(self._put, one)))
             if tasks and not _is_beside(tasks[0].serving.model):
                 problem = problem or self._stored()
         except StoreFull as error:
@@ -149,8 +149,7 @@ class ChunkPrefiller:
 
     def close(self) -> None:
         """Wait until all that was prefilled is stored, or has failed."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
 
     def _prefill(self, tasks: Sequence[PrefillTask]) -> list[_Prefilled]:
         """Prefill and quantize chunks of one variant, together as far as memory allows; the results are on the CPU."""
@@ -179,19 +178,6 @@ class ChunkPrefiller:
                 for task, ids, kv in zip(tasks_of_part, part, coded, strict=True)
             ]
         return prefilled
-
-    def _begin_storing(self, one: _Prefilled) -> Future[bool]:
-        """Store chunk KV, that of a GPU in a thread."""
-        if _is_beside(one.task.serving.model):
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "kv-store")
-            return self._thread.submit(self._put, one)
-        outcome: Future[bool] = Future()
-        try:
-            outcome.set_result(self._put(one))
-        except Exception as error:
-            outcome.set_exception(error)
-        return outcome
 
     def _put(self, one: _Prefilled) -> bool:
         return self._store.put_kv(one.key, one.kv, [one.task.chunk.chunk_id], one.seconds)
